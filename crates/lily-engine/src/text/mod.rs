@@ -1,0 +1,1 @@
+//! Flow 2: text ↔ tokens.
