@@ -1,0 +1,1 @@
+//! Read-only mapping of weight files.

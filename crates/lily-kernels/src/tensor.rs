@@ -1,0 +1,77 @@
+//! Element types, weight formats, and where a weight's bytes lie.
+//! A weight is never cast: MLX pads no header, so its bytes start at any offset and are read unaligned.
+
+/// Element type of a stored or computed tensor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum DType {
+    /// IEEE binary32.
+    F32,
+    /// The upper half of an f32.
+    Bf16,
+    /// IEEE binary16.
+    F16,
+    /// Token ids, packed quantized words.
+    U32,
+    /// Signed 32-bit integers.
+    I32,
+    /// Quantized activations.
+    I8,
+    /// Raw bytes.
+    U8,
+}
+
+impl DType {
+    /// Bytes of one element.
+    pub const fn bytes(self) -> usize {
+        match self {
+            Self::F32 | Self::U32 | Self::I32 => 4,
+            Self::Bf16 | Self::F16 => 2,
+            Self::I8 | Self::U8 => 1,
+        }
+    }
+}
+
+/// A byte range of one opened weight file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct FileSlice {
+    /// Index of the file, in the order in which the checkpoint lists them.
+    pub file: u32,
+    /// First byte, from the start of the file.
+    pub offset: u64,
+    /// Length in bytes.
+    pub bytes: u64,
+}
+
+/// How a matrix is stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Format {
+    /// One element per weight, f32, bf16 or f16.
+    Dense(DType),
+    /// MLX affine codes: value = scale·q + bias, one (scale, bias) per `group` consecutive inputs of a row;
+    /// the codes of a row are a little-endian bit stream of `bits` each.
+    Affine {
+        /// Bits per code.
+        bits: u8,
+        /// Inputs that share a scale and a bias.
+        group: u16,
+        /// Element type of scales and biases.
+        scale: DType,
+    },
+}
+
+/// A weight matrix, or a stack of them: `[experts, rows, cols]`, `y = x·Wᵀ` with x of `cols` elements.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Matrix {
+    /// Matrices in the stack; 1 for an ordinary one.
+    pub experts: usize,
+    /// Outputs (N).
+    pub rows: usize,
+    /// Inputs (K).
+    pub cols: usize,
+    /// Storage.
+    pub format: Format,
+    /// Elements or packed codes of all experts.
+    pub weight: FileSlice,
+    /// Scales and biases, `[experts, rows, cols / group]` each; `None` for dense formats.
+    pub affine: Option<(FileSlice, FileSlice)>,
+}
