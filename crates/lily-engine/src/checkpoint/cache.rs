@@ -24,8 +24,8 @@ pub fn cached_model(hub_dir: &Path, repo: &str) -> Option<PathBuf> {
         return None;
     }
     let snapshot = repository.join("snapshots").join(revision);
-    let files = ModelFiles::Folder(snapshot.clone());
-    let complete = REQUIRED.iter().all(|name| files.exists(name)) && Shards::open(&files).is_ok();
+    let complete = REQUIRED.iter().all(|name| snapshot.join(name).is_file())
+        && Shards::open(&ModelFiles::Folder(snapshot.clone())).is_ok();
     complete.then_some(snapshot)
 }
 

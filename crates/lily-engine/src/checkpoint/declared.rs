@@ -61,8 +61,7 @@ impl TensorSource for Declared {
         rows: usize,
         cols: usize,
     ) -> Result<Matrix, CheckpointError> {
-        let path = if path == "lm_head" && self.config.tie_word_embeddings { "embed_tokens" } else { path };
-        let module = layout::stored_name(path);
+        let module = layout::stored_module(path, self.config.tie_word_embeddings);
         if let Some(matrix) = self.matrices.get(&module) {
             return Ok(*matrix);
         }

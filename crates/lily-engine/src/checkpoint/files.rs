@@ -84,25 +84,17 @@ impl ModelFiles {
         }
     }
 
-    /// A weight file, in memory without being read.
-    pub(super) fn map(&self, name: &str) -> Result<Arc<MappedFile>, CheckpointError> {
-        let absent = || CheckpointError::file(&self.path_of(name), "there is no such file");
+    /// A weight file, in memory without being read; `None` if there is none of that name.
+    pub(super) fn map(&self, name: &str) -> Result<Option<Arc<MappedFile>>, CheckpointError> {
         match self {
             Self::Embedded(model) => {
-                let bytes = embedded(model, name).ok_or_else(absent)?;
-                Ok(MappedFile::from_static(&self.path_of(name), bytes))
+                Ok(embedded(model, name).map(|bytes| MappedFile::from_static(&self.path_of(name), bytes)))
             }
-            Self::Folder(path) => MappedFile::open(&path.join(name)).map_err(|error| match error.reason.kind() {
-                io::ErrorKind::NotFound => absent(),
-                _ => CheckpointError::file(&self.path_of(name), error.reason.to_string()),
-            }),
-        }
-    }
-
-    pub(super) fn exists(&self, name: &str) -> bool {
-        match self {
-            Self::Embedded(model) => embedded(model, name).is_some(),
-            Self::Folder(path) => path.join(name).exists(),
+            Self::Folder(path) => match MappedFile::open(&path.join(name)) {
+                Ok(file) => Ok(Some(file)),
+                Err(error) if error.reason.kind() == io::ErrorKind::NotFound => Ok(None),
+                Err(error) => Err(CheckpointError::file(&self.path_of(name), error.reason.to_string())),
+            },
         }
     }
 }

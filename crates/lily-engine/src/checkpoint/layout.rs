@@ -8,13 +8,19 @@ pub(super) fn is_skipped(name: &str) -> bool {
     SKIPPED.iter().any(|prefix| name.starts_with(prefix))
 }
 
-/// Name in the files of a module or tensor: `layers.0.mlp.experts.up_proj` is
-/// `language_model.model.layers.0.mlp.switch_mlp.up_proj`.
-pub(super) fn stored_name(path: &str) -> String {
-    if path == "lm_head" {
-        return "language_model.lm_head".to_owned();
+/// Name in the files of a module: `layers.0.mlp.experts.up_proj` is
+/// `language_model.model.layers.0.mlp.switch_mlp.up_proj`. A tied head is the embedding.
+pub(super) fn stored_module(path: &str, tied: bool) -> String {
+    match path {
+        "lm_head" if tied => stored_tensor("embed_tokens"),
+        "lm_head" => "language_model.lm_head".to_owned(),
+        path => stored_tensor(&path.replace(".mlp.experts.", ".mlp.switch_mlp.")),
     }
-    format!("language_model.model.{}", path.replace(".mlp.experts.", ".mlp.switch_mlp."))
+}
+
+/// Name in the files of a tensor that is no module's.
+pub(super) fn stored_tensor(path: &str) -> String {
+    format!("language_model.model.{path}")
 }
 
 /// Dimensions that the file adds to those of a vector: the convolution's taps are stored as `[channels, taps, 1]`.

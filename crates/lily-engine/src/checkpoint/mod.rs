@@ -11,6 +11,7 @@ mod layout;
 mod open;
 mod quantization;
 mod shards;
+mod tensors;
 
 use lily_kernels::tensor::Matrix;
 

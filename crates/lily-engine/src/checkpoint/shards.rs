@@ -12,11 +12,11 @@ use super::files::ModelFiles;
 use super::header::{self, Entry};
 use super::{CheckpointError, layout};
 
-pub(super) const INDEX_FILE: &str = "model.safetensors.index.json";
-pub(super) const WEIGHT_FILE: &str = "model.safetensors";
+const INDEX_FILE: &str = "model.safetensors.index.json";
+const WEIGHT_FILE: &str = "model.safetensors";
 
 /// The text model's tensors by name, and the files that hold them, in the order of their names.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Shards {
     pub(super) files: Vec<Arc<MappedFile>>,
     pub(super) tensors: BTreeMap<String, Entry>,
@@ -25,29 +25,30 @@ pub(super) struct Shards {
 impl Shards {
     /// Maps `model.safetensors`, or every file of the index that holds a tensor of the text model.
     pub(super) fn open(folder: &ModelFiles) -> Result<Self, CheckpointError> {
-        let placed = match folder.read(INDEX_FILE)? {
-            Some(json) => weight_map(&folder.path_of(INDEX_FILE), &json)?,
-            None if folder.exists(WEIGHT_FILE) => BTreeMap::new(),
-            None => {
+        let Some(json) = folder.read(INDEX_FILE)? else {
+            let file = folder.map(WEIGHT_FILE)?.ok_or_else(|| {
                 let problem = format!("there is neither {WEIGHT_FILE} nor {INDEX_FILE}");
-                return Err(CheckpointError::file(&folder.place(), problem));
-            }
+                CheckpointError::file(&folder.place(), problem)
+            })?;
+            let mut shards = Self::default();
+            shards.add(file)?;
+            return Ok(shards);
         };
-        let mut names: BTreeSet<&str> = placed.values().map(String::as_str).collect();
-        if names.is_empty() {
-            names.insert(WEIGHT_FILE);
-        }
 
-        let mut shards = Self { files: Vec::new(), tensors: BTreeMap::new() };
+        let index = folder.path_of(INDEX_FILE);
+        let placed = weight_map(&index, &json)?;
+        let names: BTreeSet<&String> = placed.values().collect();
+        let names: Vec<&String> = names.into_iter().collect();
+        let mut shards = Self::default();
         for name in &names {
-            shards.add(folder.map(name)?)?;
+            let absent = || CheckpointError::file(&index, format!("names {name}, but there is no such file"));
+            shards.add(folder.map(name)?.ok_or_else(absent)?)?;
         }
         for (tensor, name) in &placed {
-            let holder = shards.tensors.get(tensor).map(|entry| entry.slice.file);
-            // `files` is in the order of `names`, so a file's number finds its name.
-            if holder.and_then(|file| names.iter().nth(file as usize)) != Some(&name.as_str()) {
+            let holder = shards.tensors.get(tensor).map(|entry| names[entry.slice.file as usize]);
+            if holder != Some(name) {
                 let problem = format!("places tensor {tensor} in {name}, which does not hold it");
-                return Err(CheckpointError::file(&folder.path_of(INDEX_FILE), problem));
+                return Err(CheckpointError::file(&index, problem));
             }
         }
         Ok(shards)
@@ -59,14 +60,6 @@ impl Shards {
             if layout::is_skipped(&entry.name) {
                 continue;
             }
-            if layout::is_hugging_face(&entry.name, &entry.shape) {
-                let problem = format!(
-                    "has shape {:?}, Hugging Face's own layout, which is not supported yet; convert the model with \
-                     `mlx_lm.convert`",
-                    entry.shape
-                );
-                return Err(CheckpointError::tensor(file.name(), &entry.name, problem));
-            }
             if let Some(other) = self.tensors.get(&entry.name) {
                 let problem = format!("is also in {}", self.files[other.slice.file as usize].name());
                 return Err(CheckpointError::tensor(file.name(), &entry.name, problem));
@@ -75,6 +68,19 @@ impl Shards {
         }
         self.files.push(file);
         Ok(())
+    }
+
+    /// Refuses Hugging Face's own layout.
+    pub(super) fn check_layout(&self) -> Result<(), CheckpointError> {
+        let Some(raw) = self.tensors.values().find(|entry| layout::is_hugging_face(&entry.name, &entry.shape)) else {
+            return Ok(());
+        };
+        let problem = format!(
+            "has shape {:?}, so the model is in Hugging Face's own layout, which is not supported yet; convert it with \
+             mlx_lm.convert",
+            raw.shape
+        );
+        Err(CheckpointError::tensor(self.files[raw.slice.file as usize].name(), &raw.name, problem))
     }
 
     /// The bytes of a tensor.

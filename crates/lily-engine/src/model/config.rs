@@ -3,15 +3,17 @@
 
 use serde_json::{Map, Value};
 
-// The bounds below keep every product of a tensor's dimensions under 2^58 bytes.
-const _: () = assert!(usize::BITS == 64, "Lily addresses weights with 64-bit sizes");
+const _: () = assert!(usize::BITS == 64, "Lily counts bytes in 64 bits");
 
-const MAX_WIDTH: usize = 1 << 20;
-const MAX_HEADS: usize = 1 << 12;
-const MAX_LAYERS: usize = 1 << 12;
-const MAX_EXPERTS: usize = 1 << 16;
+// Far above any model, and low enough that all weights together, and the KV cache at the longest context, stay below
+// 2^63 bytes: no product of sizes overflows.
+const MAX_WIDTH: usize = 1 << 18;
+const MAX_HEADS: usize = 1 << 10;
+const MAX_HEAD_DIM: usize = 1 << 10;
+const MAX_LAYERS: usize = 1 << 10;
+const MAX_EXPERTS: usize = 1 << 12;
 const MAX_VOCABULARY: usize = 1 << 24;
-const MAX_POSITIONS: usize = 1 << 30;
+const MAX_POSITIONS: usize = 1 << 26;
 const MAX_CONV_TAPS: usize = 64;
 
 /// `model_type` of the models that Lily runs, whole (`text_config` inside) and text only.
@@ -139,7 +141,7 @@ impl Config {
         let nested = top.object("text_config")?;
         let text = nested.unwrap_or(top);
 
-        let model_type = top.model_type()?;
+        let model_type = top.model_type()?.ok_or_else(|| top.missing("model_type"))?;
         text.model_type()?;
         let config = Self {
             model_type,
@@ -148,7 +150,7 @@ impl Config {
             layer_types: text.layer_types()?,
             num_attention_heads: text.size("num_attention_heads", MAX_HEADS)?,
             num_key_value_heads: text.size("num_key_value_heads", MAX_HEADS)?,
-            head_dim: text.size("head_dim", MAX_HEADS)?,
+            head_dim: text.size("head_dim", MAX_HEAD_DIM)?,
             attn_output_gate: text.flag("attn_output_gate")?.unwrap_or(true),
             rope_theta: text.rope_number("rope_theta")?.ok_or_else(|| text.missing("rope_parameters.rope_theta"))?,
             // The default of both reference implementations.
@@ -156,8 +158,8 @@ impl Config {
             rms_norm_eps: text.number("rms_norm_eps")?.ok_or_else(|| text.missing("rms_norm_eps"))?,
             linear_num_key_heads: text.size("linear_num_key_heads", MAX_HEADS)?,
             linear_num_value_heads: text.size("linear_num_value_heads", MAX_HEADS)?,
-            linear_key_head_dim: text.size("linear_key_head_dim", MAX_HEADS)?,
-            linear_value_head_dim: text.size("linear_value_head_dim", MAX_HEADS)?,
+            linear_key_head_dim: text.size("linear_key_head_dim", MAX_HEAD_DIM)?,
+            linear_value_head_dim: text.size("linear_value_head_dim", MAX_HEAD_DIM)?,
             linear_conv_kernel_dim: text.size("linear_conv_kernel_dim", MAX_CONV_TAPS)?,
             num_experts: text.num_experts()?,
             num_experts_per_tok: text.size("num_experts_per_tok", MAX_EXPERTS)?,
@@ -408,12 +410,13 @@ impl<'a> Fields<'a> {
         .ok_or_else(|| self.invalid(name, value, "a token id or a list of them"))
     }
 
-    fn model_type(&self) -> Result<String, ConfigError> {
-        let model_type = self.string("model_type")?.ok_or_else(|| self.missing("model_type"))?;
-        if MODEL_TYPES.contains(&model_type) {
-            return Ok(model_type.to_owned());
+    fn model_type(&self) -> Result<Option<String>, ConfigError> {
+        match self.string("model_type")? {
+            Some(other) if !MODEL_TYPES.contains(&other) => {
+                Err(self.unsupported("model_type", other, &MODEL_TYPES.join(", ")))
+            }
+            known => Ok(known.map(str::to_owned)),
         }
-        Err(self.unsupported("model_type", model_type, &MODEL_TYPES.join(", ")))
     }
 
     /// `layer_types`, or one full-attention layer in every `full_attention_interval`.

@@ -18,7 +18,7 @@ fn check_model(source: &ModelSource) -> (Checkpoint, Everything) {
     let all = Everything::of(&config, &mut checkpoint).unwrap();
     assert_eq!(checkpoint.unknown(), Vec::<&str>::new());
 
-    let [file] = checkpoint.files() else { panic!("one weight file expected") };
+    let [file] = checkpoint.weight_files() else { panic!("one weight file expected") };
     let reference = SafeTensors::deserialize(file.bytes()).unwrap();
     for (path, matrix) in &all.matrices {
         check_matrix(&checkpoint, &reference, path, matrix);
@@ -89,7 +89,7 @@ fn models_written_by_mlx_open() {
     for below in ["oracle/ckpt/tiny-mlx4", "oracle/ckpt/tiny-calm", "spec/fixture_tiny_mlx4bit"] {
         if let Some(folder) = shared(below) {
             let (checkpoint, _) = check_model(&ModelSource::Folder(folder));
-            assert_eq!(Path::new(below).file_name().unwrap(), checkpoint.name());
+            assert!(Path::new(below).ends_with(checkpoint.name()));
         }
     }
 }
