@@ -121,38 +121,34 @@ impl Asked {
 
     /// Bits and group that the shapes of codes `[.., words]` and scales `[.., groups]` mean for this matrix.
     fn params(&self, weight: &Tensor, scales: &Tensor) -> Result<AffineParams, CheckpointError> {
-        let mut expected = self.shape();
-        expected.pop();
-        let (words, groups) = match (weight.entry.shape.split_last(), scales.entry.shape.split_last()) {
-            (Some((words, outer)), _) if outer != expected => {
-                return Err(weight.refuse(format!(
-                    "has shape {:?} with {words} words in each row, but config.json makes the rows {expected:?}",
-                    weight.entry.shape
-                )));
-            }
-            (Some((words, _)), Some((groups, outer))) if outer == expected => (*words, *groups),
-            _ => {
-                let (found, codes) = (&scales.entry.shape, &weight.entry.shape);
-                return Err(scales.refuse(format!("has shape {found:?}, which does not fit codes of shape {codes:?}")));
-            }
-        };
-        let quotient = |dividend: usize, divisor: usize| {
-            (divisor > 0 && dividend.is_multiple_of(divisor)).then(|| dividend / divisor)
-        };
-        let bits = words
-            .checked_mul(32)
-            .and_then(|bits| quotient(bits, self.cols))
-            .and_then(|bits| u8::try_from(bits).ok())
-            .filter(|bits| (1..=8).contains(bits))
-            .ok_or_else(|| {
-                weight
-                    .refuse(format!("has {words} words in each row of {} inputs, not 1 to 8 bits for each", self.cols))
-            })?;
-        let group = quotient(self.cols, groups).and_then(|group| u16::try_from(group).ok()).ok_or_else(|| {
-            scales.refuse(format!("has {groups} scales in each row of {} inputs, not one for each group", self.cols))
+        let cols = self.cols;
+        let outer: Vec<usize> = self.experts.into_iter().chain([self.rows]).collect();
+        let words = weight.inner(&outer).ok_or_else(|| {
+            let found = &weight.entry.shape;
+            weight.refuse(format!("has shape {found:?}, but config.json makes it {outer:?} rows of packed codes"))
         })?;
-        Ok(AffineParams { bits, group })
+        let groups = scales.inner(&outer).ok_or_else(|| {
+            let (found, codes) = (&scales.entry.shape, &weight.entry.shape);
+            scales.refuse(format!("has shape {found:?}, which does not fit codes of shape {codes:?}"))
+        })?;
+        let bits = words.checked_mul(32).and_then(|bits| quotient(bits, cols));
+        let bits = bits.and_then(|bits| u8::try_from(bits).ok()).filter(|bits| (1..=8).contains(bits));
+        let group = quotient(cols, groups).and_then(|group| u16::try_from(group).ok());
+        match (bits, group) {
+            (Some(bits), Some(group)) => Ok(AffineParams { bits, group }),
+            (None, _) => {
+                Err(weight.refuse(format!("has {words} words in each row of {cols} inputs, not 1 to 8 bits for each")))
+            }
+            (_, None) => {
+                Err(scales.refuse(format!("has {groups} scales in each row of {cols} inputs, not one for each group")))
+            }
+        }
     }
+}
+
+/// The quotient of a division without remainder.
+fn quotient(dividend: usize, divisor: usize) -> Option<usize> {
+    (divisor > 0 && dividend.is_multiple_of(divisor)).then(|| dividend / divisor)
 }
 
 /// A tensor and the file it is in.
@@ -164,6 +160,12 @@ struct Tensor {
 impl Tensor {
     fn refuse(&self, problem: impl Into<String>) -> CheckpointError {
         CheckpointError::tensor(self.file.name(), &self.entry.name, problem)
+    }
+
+    /// The last dimension, if the others are `outer`.
+    fn inner(&self, outer: &[usize]) -> Option<usize> {
+        let (last, found) = self.entry.shape.split_last()?;
+        (found == outer).then_some(*last)
     }
 
     fn float(&self) -> Result<DType, CheckpointError> {

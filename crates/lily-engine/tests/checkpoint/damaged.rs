@@ -328,12 +328,12 @@ fn quantized_tensors() {
         model!(
             |m| m.insert("layers.0.mlp.switch_mlp.up_proj.weight", "U32", &[2, 64, 8]),
             "{}/model.safetensors: tensor language_model.model.layers.0.mlp.switch_mlp.up_proj.weight has shape \
-             [2, 64, 8] with 8 words in each row, but config.json makes the rows [3, 64]"
+             [2, 64, 8], but config.json makes it [3, 64] rows of packed codes"
         ),
         model!(
             |m| *m.text("vocab_size") = json!(6),
-            "{}/model.safetensors: tensor language_model.model.embed_tokens.weight has shape [5, 8] with 8 words in \
-             each row, but config.json makes the rows [6]"
+            "{}/model.safetensors: tensor language_model.model.embed_tokens.weight has shape [5, 8], but \
+             config.json makes it [6] rows of packed codes"
         ),
     ]);
 }

@@ -25,14 +25,11 @@ fn check_model(source: &ModelSource) -> (Checkpoint, Everything) {
     }
     for (path, values) in &all.vectors {
         let tensor = reference.tensor(&format!("language_model.model.{path}")).unwrap();
-        let widened: Vec<f32> = match tensor.dtype() {
-            safetensors::Dtype::BF16 => {
-                tensor.data().chunks(2).map(|b| bf16::from_le_bytes([b[0], b[1]]).to_f32()).collect()
-            }
-            safetensors::Dtype::F32 => {
-                tensor.data().chunks(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
-            }
-            other => panic!("{path} is {other}"),
+        let widened: Vec<f32> = if tensor.dtype() == safetensors::Dtype::BF16 {
+            tensor.data().chunks(2).map(|b| bf16::from_le_bytes([b[0], b[1]]).to_f32()).collect()
+        } else {
+            assert_eq!(tensor.dtype(), safetensors::Dtype::F32, "{path}");
+            tensor.data().chunks(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
         };
         assert_eq!(values, &widened, "{path}");
     }
