@@ -50,7 +50,13 @@ pub struct EngineOptions {
 impl EngineOptions {
     /// Defaults for a model.
     pub fn new(source: ModelSource) -> Self {
-        Self { source, precision: Precision::Fast, threads: None, context_length: None, prefill_chunk: 2048 }
+        Self {
+            source,
+            precision: Precision::Fast,
+            threads: None,
+            context_length: None,
+            prefill_chunk: 2048,
+        }
     }
 }
 
