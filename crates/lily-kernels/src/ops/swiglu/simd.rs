@@ -1,1 +1,19 @@
-//! Stub.
+//! CPU kernel.
+
+use crate::cpu::isa::{Isa, multiversion};
+use crate::cpu::lanes;
+use crate::cpu::pool::Pool;
+
+/// `out = silu(gate) ⊙ up`, element by element.
+pub fn run(isa: Isa, pool: &Pool, gate: &[f32], up: &[f32], out: &mut [f32]) {
+    pool.rows(out, 1, 16, |range, part| swiglu(isa, &gate[range.clone()], &up[range], part));
+}
+
+multiversion! {
+    /// One run of elements.
+    pub fn swiglu(isa: Isa, gate: &[f32], up: &[f32], out: &mut [f32]) {
+        for ((o, &g), &u) in out.iter_mut().zip(gate).zip(up) {
+            *o = lanes::silu(g) * u;
+        }
+    }
+}
