@@ -1,1 +1,3 @@
 //! The model.
+
+pub mod config; // config.json, read and checked
