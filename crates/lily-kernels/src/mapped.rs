@@ -1,9 +1,3 @@
-<<<<<<< HEAD
-//! Read-only mapping of weight files.
-
-/// Stub.
-pub struct MappedFile;
-=======
 //! Weight files in memory: a read-only mapping of a file, or bytes compiled into the program.
 //! Only whole files are mapped; which bytes mean what is the checkpoint's business.
 
@@ -203,4 +197,3 @@ mod tests {
         assert_eq!((file.bytes(), file.changed()), (&b"wei"[..], None));
     }
 }
->>>>>>> ckpt
