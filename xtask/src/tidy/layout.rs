@@ -21,7 +21,7 @@ pub fn op_folders(tree: &Tree, findings: &mut Vec<Finding>) {
 }
 
 pub fn module_names(tree: &Tree, findings: &mut Vec<Finding>) {
-    const EMPTY: [&str; 7] = ["util", "utils", "common", "misc", "helper", "helpers", "shared"];
+    const EMPTY: [&str; 6] = ["util", "utils", "common", "misc", "helper", "helpers"];
     for source in tree.sources.iter().filter(|source| source.language != Language::Text) {
         let mut parts = source.path.split('/').map(|part| part.split('.').next().unwrap_or_default());
         if let Some(name) = parts.find(|part| EMPTY.contains(part)) {
