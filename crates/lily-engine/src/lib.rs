@@ -8,3 +8,4 @@ pub mod text; // 2 text ↔ tokens, template, parser
 pub mod checkpoint; // 3 files → tensors: the only place that bends a layout
 pub mod model; // 4 config, weights, the math
 pub mod engine; // the door: opens a model, owns device and sessions
+pub mod schedule; // the queue in front of the door: one thread owns the engine
