@@ -47,11 +47,7 @@ impl Declared {
 
     /// The next `bytes` bytes of the imaginary file.
     fn place(&mut self, bytes: usize) -> FileSlice {
-        let slice = FileSlice {
-            file: 0,
-            offset: self.bytes,
-            bytes: bytes as u64,
-        };
+        let slice = FileSlice { file: 0, offset: self.bytes, bytes: bytes as u64 };
         self.bytes += slice.bytes;
         slice
     }
@@ -65,11 +61,7 @@ impl TensorSource for Declared {
         rows: usize,
         cols: usize,
     ) -> Result<Matrix, CheckpointError> {
-        let path = if path == "lm_head" && self.config.tie_word_embeddings {
-            "embed_tokens"
-        } else {
-            path
-        };
+        let path = if path == "lm_head" && self.config.tie_word_embeddings { "embed_tokens" } else { path };
         let module = layout::stored_name(path);
         if let Some(matrix) = self.matrices.get(&module) {
             return Ok(*matrix);
@@ -78,36 +70,16 @@ impl TensorSource for Declared {
         let elements = stack * rows * cols;
         let matrix = match self.quantization.lookup(&module) {
             // MLX leaves a matrix alone whose rows are no whole number of groups.
-            Stated::Default(params) | Stated::Named(params)
-                if cols.is_multiple_of(params.group.into()) =>
-            {
+            Stated::Default(params) | Stated::Named(params) if cols.is_multiple_of(params.group.into()) => {
                 let weight = self.place(elements * usize::from(params.bits) / 8);
                 let scales = elements / usize::from(params.group) * DType::Bf16.bytes();
                 let affine = Some((self.place(scales), self.place(scales)));
-                let format = Format::Affine {
-                    bits: params.bits,
-                    group: params.group,
-                    scale: DType::Bf16,
-                };
-                Matrix {
-                    experts: stack,
-                    rows,
-                    cols,
-                    format,
-                    weight,
-                    affine,
-                }
+                let format = Format::Affine { bits: params.bits, group: params.group, scale: DType::Bf16 };
+                Matrix { experts: stack, rows, cols, format, weight, affine }
             }
             Stated::Default(_) | Stated::Named(_) | Stated::Dense | Stated::Nothing => {
                 let weight = self.place(elements * DType::Bf16.bytes());
-                Matrix {
-                    experts: stack,
-                    rows,
-                    cols,
-                    format: Format::Dense(DType::Bf16),
-                    weight,
-                    affine: None,
-                }
+                Matrix { experts: stack, rows, cols, format: Format::Dense(DType::Bf16), weight, affine: None }
             }
         };
         self.matrices.insert(module, matrix);
@@ -121,11 +93,7 @@ impl TensorSource for Declared {
             let slice = self.place(elements * DType::Bf16.bytes());
             self.vectors.insert(path.to_owned(), slice);
         }
-        let value = if path.ends_with("norm.weight") {
-            1.0
-        } else {
-            0.0
-        };
+        let value = if path.ends_with("norm.weight") { 1.0 } else { 0.0 };
         Ok(vec![value; elements])
     }
 }

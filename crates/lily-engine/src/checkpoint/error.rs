@@ -55,17 +55,10 @@ impl From<ConfigError> for CheckpointError {
 
 impl CheckpointError {
     pub(super) fn file(file: &str, problem: impl Into<String>) -> Self {
-        Self::File {
-            file: file.to_owned(),
-            problem: problem.into(),
-        }
+        Self::File { file: file.to_owned(), problem: problem.into() }
     }
 
     pub(super) fn tensor(file: &str, tensor: &str, problem: impl Into<String>) -> Self {
-        Self::Tensor {
-            file: file.to_owned(),
-            tensor: tensor.to_owned(),
-            problem: problem.into(),
-        }
+        Self::Tensor { file: file.to_owned(), tensor: tensor.to_owned(), problem: problem.into() }
     }
 }

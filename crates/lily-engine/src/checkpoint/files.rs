@@ -30,10 +30,7 @@ impl ModelFiles {
             Ok(_) => "it is a file; give the folder around it".to_owned(),
             Err(reason) => reason.to_string(),
         };
-        Err(CheckpointError::Folder {
-            path: path.clone(),
-            problem,
-        })
+        Err(CheckpointError::Folder { path: path.clone(), problem })
     }
 
     /// Name of the model for people.
@@ -44,10 +41,7 @@ impl ModelFiles {
                 // `.` and `..` have no name of their own.
                 let full = fs::canonicalize(path).unwrap_or_else(|_| path.clone());
                 repository_of(&full)
-                    .or_else(|| {
-                        full.file_name()
-                            .map(|name| name.to_string_lossy().into_owned())
-                    })
+                    .or_else(|| full.file_name().map(|name| name.to_string_lossy().into_owned()))
                     .unwrap_or_else(|| full.display().to_string())
             }
         }
@@ -76,10 +70,7 @@ impl ModelFiles {
             Self::Folder(path) => match fs::read(path.join(name)) {
                 Ok(bytes) => Ok(Some(Cow::Owned(bytes))),
                 Err(reason) if reason.kind() == io::ErrorKind::NotFound => Ok(None),
-                Err(reason) => Err(CheckpointError::file(
-                    &self.path_of(name),
-                    reason.to_string(),
-                )),
+                Err(reason) => Err(CheckpointError::file(&self.path_of(name), reason.to_string())),
             },
         }
     }
@@ -91,10 +82,7 @@ impl ModelFiles {
         };
         match String::from_utf8(bytes.into_owned()) {
             Ok(text) => Ok(Some(text)),
-            Err(reason) => Err(CheckpointError::file(
-                &self.path_of(name),
-                format!("not UTF-8 text: {reason}"),
-            )),
+            Err(reason) => Err(CheckpointError::file(&self.path_of(name), format!("not UTF-8 text: {reason}"))),
         }
     }
 
@@ -106,12 +94,10 @@ impl ModelFiles {
                 let bytes = embedded(model, name).ok_or_else(absent)?;
                 Ok(MappedFile::from_static(&self.path_of(name), bytes))
             }
-            Self::Folder(path) => {
-                MappedFile::open(&path.join(name)).map_err(|error| match error.reason.kind() {
-                    io::ErrorKind::NotFound => absent(),
-                    _ => CheckpointError::file(&self.path_of(name), error.reason.to_string()),
-                })
-            }
+            Self::Folder(path) => MappedFile::open(&path.join(name)).map_err(|error| match error.reason.kind() {
+                io::ErrorKind::NotFound => absent(),
+                _ => CheckpointError::file(&self.path_of(name), error.reason.to_string()),
+            }),
         }
     }
 
@@ -124,9 +110,5 @@ impl ModelFiles {
 }
 
 fn embedded(model: &EmbeddedModel, name: &str) -> Option<&'static [u8]> {
-    model
-        .files
-        .iter()
-        .find(|(file, _)| *file == name)
-        .map(|(_, bytes)| *bytes)
+    model.files.iter().find(|(file, _)| *file == name).map(|(_, bytes)| *bytes)
 }

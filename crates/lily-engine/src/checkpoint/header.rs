@@ -32,24 +32,15 @@ pub(super) struct Entry {
 pub(super) fn read(file: &MappedFile, number: u32) -> Result<Vec<Entry>, CheckpointError> {
     let (header, data_start) = split(file)?;
     let data_bytes = file.bytes().len() - data_start;
-    let Header(fields) = serde_json::from_slice(header).map_err(|reason| {
-        CheckpointError::file(
-            file.name(),
-            format!("the safetensors header is bad: {reason}"),
-        )
-    })?;
+    let Header(fields) = serde_json::from_slice(header)
+        .map_err(|reason| CheckpointError::file(file.name(), format!("the safetensors header is bad: {reason}")))?;
 
     let mut infos = Vec::with_capacity(fields.len());
     for (name, value) in fields {
         let info: TensorInfo = serde_json::from_value(value).map_err(|reason| {
-            CheckpointError::tensor(
-                file.name(),
-                &name,
-                format!("has a bad header entry: {reason}"),
-            )
+            CheckpointError::tensor(file.name(), &name, format!("has a bad header entry: {reason}"))
         })?;
-        check_size(&info)
-            .map_err(|problem| CheckpointError::tensor(file.name(), &name, problem))?;
+        check_size(&info).map_err(|problem| CheckpointError::tensor(file.name(), &name, problem))?;
         infos.push((name, info));
     }
     infos.sort_by_key(|(_, info)| info.data_offsets);
@@ -57,17 +48,8 @@ pub(super) fn read(file: &MappedFile, number: u32) -> Result<Vec<Entry>, Checkpo
 
     let entry = |(name, info): (String, TensorInfo)| {
         let (begin, end) = info.data_offsets;
-        let slice = FileSlice {
-            file: number,
-            offset: (data_start + begin) as u64,
-            bytes: (end - begin) as u64,
-        };
-        Entry {
-            name,
-            dtype: info.dtype,
-            shape: info.shape,
-            slice,
-        }
+        let slice = FileSlice { file: number, offset: (data_start + begin) as u64, bytes: (end - begin) as u64 };
+        Entry { name, dtype: info.dtype, shape: info.shape, slice }
     };
     Ok(infos.into_iter().map(entry).collect())
 }
@@ -77,16 +59,10 @@ fn split(file: &MappedFile) -> Result<(&[u8], usize), CheckpointError> {
     let bytes = file.bytes();
     let refuse = |problem: String| Err(CheckpointError::file(file.name(), problem));
     if bytes.starts_with(b"version https://git-lfs") {
-        return refuse(
-            "this is a Git LFS pointer, not the weights themselves; fetch them with `git lfs pull`"
-                .into(),
-        );
+        return refuse("this is a Git LFS pointer, not the weights themselves; fetch them with `git lfs pull`".into());
     }
     let Some((length, rest)) = bytes.split_first_chunk::<LENGTH_BYTES>() else {
-        return refuse(format!(
-            "{} bytes are too few for a safetensors file",
-            bytes.len()
-        ));
+        return refuse(format!("{} bytes are too few for a safetensors file", bytes.len()));
     };
     let length = u64::from_le_bytes(*length);
     if length > MAX_HEADER_BYTES {
@@ -97,51 +73,30 @@ fn split(file: &MappedFile) -> Result<(&[u8], usize), CheckpointError> {
     let length = length as usize; // at most MAX_HEADER_BYTES
     match rest.get(..length) {
         Some(header) => Ok((header, LENGTH_BYTES + length)),
-        None => refuse(format!(
-            "the header should take {length} bytes, but only {} follow: truncated?",
-            rest.len()
-        )),
+        None => refuse(format!("the header should take {length} bytes, but only {} follow: truncated?", rest.len())),
     }
 }
 
 /// The byte range of one tensor must be as long as its shape says.
 fn check_size(info: &TensorInfo) -> Result<(), String> {
     let (begin, end) = info.data_offsets;
-    let taken = end
-        .checked_sub(begin)
-        .ok_or_else(|| format!("has data_offsets [{begin}, {end}], which run backwards"))?;
+    let taken =
+        end.checked_sub(begin).ok_or_else(|| format!("has data_offsets [{begin}, {end}], which run backwards"))?;
     let (shape, dtype) = (&info.shape, info.dtype);
-    let bits = shape
-        .iter()
-        .try_fold(dtype.bitsize(), |bits, dim| bits.checked_mul(*dim));
+    let bits = shape.iter().try_fold(dtype.bitsize(), |bits, dim| bits.checked_mul(*dim));
     match bits {
         Some(bits) if bits.is_multiple_of(8) && bits / 8 == taken => Ok(()),
-        Some(bits) => Err(format!(
-            "takes {taken} bytes, but shape {shape:?} of {dtype} needs {}",
-            bits.div_ceil(8)
-        )),
-        None => Err(format!(
-            "has shape {shape:?}, which is larger than any memory"
-        )),
+        Some(bits) => Err(format!("takes {taken} bytes, but shape {shape:?} of {dtype} needs {}", bits.div_ceil(8))),
+        None => Err(format!("has shape {shape:?}, which is larger than any memory")),
     }
 }
 
 /// Sorted tensors must cover the data section without overlap, hole or rest.
-fn check_cover(
-    infos: &[(String, TensorInfo)],
-    data_bytes: usize,
-    file: &MappedFile,
-) -> Result<(), CheckpointError> {
+fn check_cover(infos: &[(String, TensorInfo)], data_bytes: usize, file: &MappedFile) -> Result<(), CheckpointError> {
     // First, because it is the one that users meet: an interrupted download.
-    let described = infos
-        .iter()
-        .map(|(_, info)| info.data_offsets.1)
-        .max()
-        .unwrap_or(0);
+    let described = infos.iter().map(|(_, info)| info.data_offsets.1).max().unwrap_or(0);
     if described > data_bytes {
-        let problem = format!(
-            "truncated: the header describes {described} bytes of data, the file holds {data_bytes}"
-        );
+        let problem = format!("truncated: the header describes {described} bytes of data, the file holds {data_bytes}");
         return Err(CheckpointError::file(file.name(), problem));
     }
     let mut covered = 0;
@@ -149,16 +104,10 @@ fn check_cover(
     for (name, info) in infos {
         let begin = info.data_offsets.0;
         if begin < covered {
-            return Err(CheckpointError::tensor(
-                file.name(),
-                name,
-                format!("overlaps {previous}"),
-            ));
+            return Err(CheckpointError::tensor(file.name(), name, format!("overlaps {previous}")));
         }
         if begin > covered {
-            let problem = format!(
-                "starts at data byte {begin}, but nothing describes the bytes from {covered} on"
-            );
+            let problem = format!("starts at data byte {begin}, but nothing describes the bytes from {covered} on");
             return Err(CheckpointError::tensor(file.name(), name, problem));
         }
         covered = info.data_offsets.1;

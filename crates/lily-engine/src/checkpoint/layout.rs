@@ -14,10 +14,7 @@ pub(super) fn stored_name(path: &str) -> String {
     if path == "lm_head" {
         return "language_model.lm_head".to_owned();
     }
-    format!(
-        "language_model.model.{}",
-        path.replace(".mlp.experts.", ".mlp.switch_mlp.")
-    )
+    format!("language_model.model.{}", path.replace(".mlp.experts.", ".mlp.switch_mlp."))
 }
 
 /// Dimensions that the file adds to those of a vector: the convolution's taps are stored as `[channels, taps, 1]`.

@@ -51,15 +51,7 @@ impl Checkpoint {
         };
         let shards = Shards::open(&folder)?;
         let name = folder.model_name();
-        Ok(Self {
-            folder,
-            name,
-            config,
-            generation,
-            quantization,
-            shards,
-            taken: BTreeSet::new(),
-        })
+        Ok(Self { folder, name, config, generation, quantization, shards, taken: BTreeSet::new() })
     }
 
     /// Repository, folder or embedded model, for people.
@@ -79,10 +71,7 @@ impl Checkpoint {
 
     /// Ids that end a turn, ascending: the config's and the generation config's.
     pub fn eos_token_ids(&self) -> Vec<u32> {
-        union(
-            self.config.eos_token_ids.clone(),
-            self.generation.eos_token_ids.clone(),
-        )
+        union(self.config.eos_token_ids.clone(), self.generation.eos_token_ids.clone())
     }
 
     /// Another file of the model, whole (`tokenizer.json`, `chat_template.jinja`, ...); `None` if there is none of that
@@ -109,77 +98,43 @@ impl Checkpoint {
 
     /// Bytes of all tensors of the text model, as stored.
     pub fn weight_bytes(&self) -> u64 {
-        self.shards
-            .tensors
-            .values()
-            .map(|entry| entry.slice.bytes)
-            .sum()
+        self.shards.tensors.values().map(|entry| entry.slice.bytes).sum()
     }
 
     /// Names of the text model's tensors that nobody has asked for so far, ascending.
     pub fn unknown(&self) -> Vec<&str> {
-        self.shards
-            .tensors
-            .keys()
-            .filter(|name| !self.taken.contains(*name))
-            .map(String::as_str)
-            .collect()
+        self.shards.tensors.keys().filter(|name| !self.taken.contains(*name)).map(String::as_str).collect()
     }
 
     /// The entry of a tensor, which is no longer unknown.
     fn take(&mut self, name: &str) -> Result<Stored, CheckpointError> {
         let Some(entry) = self.shards.tensors.get(name) else {
-            return Err(CheckpointError::Missing {
-                model: self.folder.place(),
-                tensor: name.to_owned(),
-            });
+            return Err(CheckpointError::Missing { model: self.folder.place(), tensor: name.to_owned() });
         };
         self.taken.insert(name.to_owned());
         let file = self.shards.files[entry.slice.file as usize].clone();
-        Ok(Stored {
-            file,
-            entry: entry.clone(),
-        })
+        Ok(Stored { file, entry: entry.clone() })
     }
 
-    fn dense(
-        &mut self,
-        module: &str,
-        shape: &[usize],
-    ) -> Result<(Format, Tensors), CheckpointError> {
+    fn dense(&mut self, module: &str, shape: &[usize]) -> Result<(Format, Tensors), CheckpointError> {
         let weight = self.take(&format!("{module}.weight"))?;
         if weight.entry.dtype == safetensors::Dtype::U32 {
-            return Err(weight.refuse(format!(
-                "holds packed codes, but there is no {module}.scales"
-            )));
+            return Err(weight.refuse(format!("holds packed codes, but there is no {module}.scales")));
         }
         if let Stated::Named(params) = self.quantization.lookup(module) {
             return Err(weight.refuse(format!("is not quantized, but config.json says {params}")));
         }
         let dtype = weight.float()?;
         weight.expect_shape(shape)?;
-        Ok((
-            Format::Dense(dtype),
-            Tensors {
-                weight: weight.entry.slice,
-                affine: None,
-            },
-        ))
+        Ok((Format::Dense(dtype), Tensors { weight: weight.entry.slice, affine: None }))
     }
 
-    fn affine(
-        &mut self,
-        module: &str,
-        shape: &[usize],
-    ) -> Result<(Format, Tensors), CheckpointError> {
+    fn affine(&mut self, module: &str, shape: &[usize]) -> Result<(Format, Tensors), CheckpointError> {
         let weight = self.take(&format!("{module}.weight"))?;
         let scales = self.take(&format!("{module}.scales"))?;
         let biases = self.take(&format!("{module}.biases"))?;
         if weight.entry.dtype != safetensors::Dtype::U32 {
-            return Err(weight.refuse(format!(
-                "has scales, but is {} instead of U32",
-                weight.entry.dtype
-            )));
+            return Err(weight.refuse(format!("has scales, but is {} instead of U32", weight.entry.dtype)));
         }
         let scale = scales.float()?;
         if biases.entry.dtype != scales.entry.dtype || biases.entry.shape != scales.entry.shape {
@@ -203,23 +158,11 @@ impl Checkpoint {
             }
         }
         if !READABLE_BITS.contains(&params.bits) || params.group != READABLE_GROUP {
-            return Err(weight.refuse(format!(
-                "has {params}; Lily reads 4 or 8 bits in groups of 64"
-            )));
+            return Err(weight.refuse(format!("has {params}; Lily reads 4 or 8 bits in groups of 64")));
         }
-        let format = Format::Affine {
-            bits: params.bits,
-            group: params.group,
-            scale,
-        };
+        let format = Format::Affine { bits: params.bits, group: params.group, scale };
         let affine = Some((scales.entry.slice, biases.entry.slice));
-        Ok((
-            format,
-            Tensors {
-                weight: weight.entry.slice,
-                affine,
-            },
-        ))
+        Ok((format, Tensors { weight: weight.entry.slice, affine }))
     }
 }
 
@@ -231,30 +174,15 @@ impl TensorSource for Checkpoint {
         rows: usize,
         cols: usize,
     ) -> Result<Matrix, CheckpointError> {
-        let path = if path == "lm_head" && self.config.tie_word_embeddings {
-            "embed_tokens"
-        } else {
-            path
-        };
+        let path = if path == "lm_head" && self.config.tie_word_embeddings { "embed_tokens" } else { path };
         let module = layout::stored_name(path);
         let shape: Vec<usize> = experts.into_iter().chain([rows, cols]).collect();
-        let (format, Tensors { weight, affine }) = if self
-            .shards
-            .tensors
-            .contains_key(&format!("{module}.scales"))
-        {
+        let (format, Tensors { weight, affine }) = if self.shards.tensors.contains_key(&format!("{module}.scales")) {
             self.affine(&module, &shape)?
         } else {
             self.dense(&module, &shape)?
         };
-        Ok(Matrix {
-            experts: experts.unwrap_or(1),
-            rows,
-            cols,
-            format,
-            weight,
-            affine,
-        })
+        Ok(Matrix { experts: experts.unwrap_or(1), rows, cols, format, weight, affine })
     }
 
     fn vector(&mut self, path: &str, shape: &[usize]) -> Result<Vec<f32>, CheckpointError> {
@@ -299,81 +227,46 @@ impl Stored {
         if self.entry.shape == shape {
             return Ok(());
         }
-        Err(self.refuse(format!(
-            "has shape {:?}, but config.json makes it {shape:?}",
-            self.entry.shape
-        )))
+        Err(self.refuse(format!("has shape {:?}, but config.json makes it {shape:?}", self.entry.shape)))
     }
 }
 
 /// Bits and group that the shapes of codes and scales mean for a matrix of this shape.
-fn shape_params(
-    weight: &Stored,
-    scales: &Stored,
-    shape: &[usize],
-) -> Result<AffineParams, CheckpointError> {
+fn shape_params(weight: &Stored, scales: &Stored, shape: &[usize]) -> Result<AffineParams, CheckpointError> {
     let (codes, groups) = (&weight.entry.shape, &scales.entry.shape);
-    let (
-        Some((cols, leading)),
-        Some((words, codes_leading)),
-        Some((groups_in_row, groups_leading)),
-    ) = (shape.split_last(), codes.split_last(), groups.split_last())
+    let (Some((cols, leading)), Some((words, codes_leading)), Some((groups_in_row, groups_leading))) =
+        (shape.split_last(), codes.split_last(), groups.split_last())
     else {
-        return Err(weight.refuse(format!(
-            "has shape {codes:?}, but config.json makes it {shape:?} before packing"
-        )));
+        return Err(weight.refuse(format!("has shape {codes:?}, but config.json makes it {shape:?} before packing")));
     };
     if codes_leading != leading {
-        return Err(weight.refuse(format!(
-            "has shape {codes:?}, but config.json makes it {shape:?} before packing"
-        )));
+        return Err(weight.refuse(format!("has shape {codes:?}, but config.json makes it {shape:?} before packing")));
     }
     if groups_leading != leading {
-        return Err(scales.refuse(format!(
-            "has shape {groups:?}, which does not fit codes of shape {codes:?}"
-        )));
+        return Err(scales.refuse(format!("has shape {groups:?}, which does not fit codes of shape {codes:?}")));
     }
-    let exact = |dividend: usize, divisor: usize| {
-        (divisor > 0 && dividend.is_multiple_of(divisor)).then(|| dividend / divisor)
-    };
-    let bits = words
-        .checked_mul(32)
-        .and_then(|bits| exact(bits, *cols))
-        .filter(|bits| (1..=8).contains(bits));
+    let exact =
+        |dividend: usize, divisor: usize| (divisor > 0 && dividend.is_multiple_of(divisor)).then(|| dividend / divisor);
+    let bits = words.checked_mul(32).and_then(|bits| exact(bits, *cols)).filter(|bits| (1..=8).contains(bits));
     let group = exact(*cols, *groups_in_row).and_then(|group| u16::try_from(group).ok());
     match (bits, group) {
-        (Some(bits), Some(group)) => Ok(AffineParams {
-            bits: bits as u8,
-            group,
-        }),
-        (None, _) => Err(weight.refuse(format!(
-            "has {words} words in a row, no whole number of bits for {cols} inputs"
-        ))),
-        (_, None) => Err(scales.refuse(format!(
-            "has {groups_in_row} scales in a row, no whole groups of {cols} inputs"
-        ))),
+        (Some(bits), Some(group)) => Ok(AffineParams { bits: bits as u8, group }),
+        (None, _) => {
+            Err(weight.refuse(format!("has {words} words in a row, no whole number of bits for {cols} inputs")))
+        }
+        (_, None) => {
+            Err(scales.refuse(format!("has {groups_in_row} scales in a row, no whole groups of {cols} inputs")))
+        }
     }
 }
 
 /// Little-endian elements at any alignment → f32, exactly.
 fn widen(bytes: &[u8], dtype: DType) -> Vec<f32> {
-    let halves = |to_f32: fn([u8; 2]) -> f32| {
-        bytes
-            .as_chunks::<2>()
-            .0
-            .iter()
-            .map(|b| to_f32(*b))
-            .collect()
-    };
+    let halves = |to_f32: fn([u8; 2]) -> f32| bytes.as_chunks::<2>().0.iter().map(|b| to_f32(*b)).collect();
     match dtype {
         DType::Bf16 => halves(|b| bf16::from_le_bytes(b).to_f32()),
         DType::F16 => halves(|b| f16::from_le_bytes(b).to_f32()),
-        DType::F32 => bytes
-            .as_chunks::<4>()
-            .0
-            .iter()
-            .map(|b| f32::from_le_bytes(*b))
-            .collect(),
+        DType::F32 => bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect(),
         DType::U32 | DType::I32 | DType::I8 | DType::U8 => {
             unreachable!("`Stored::float` lets floats through only")
         }

@@ -51,11 +51,7 @@ impl Quantization {
     /// A scheme other than affine codes, or senseless numbers.
     pub fn parse(config_json: &str) -> Result<Self, ConfigError> {
         let root = parse_object("config.json", config_json)?;
-        let top = Fields {
-            file: "config.json",
-            section: "",
-            object: &root,
-        };
+        let top = Fields { file: "config.json", section: "", object: &root };
         let block = match top.object("quantization")? {
             Some(block) => Some(block),
             None => top.object("quantization_config")?,
@@ -81,11 +77,7 @@ impl Quantization {
                 Value::Bool(false) => Stated::Dense,
                 Value::Bool(true) => default.map_or(Stated::Nothing, Stated::Named),
                 Value::Object(object) => {
-                    let module = Fields {
-                        file: block.file,
-                        section: path,
-                        object,
-                    };
+                    let module = Fields { file: block.file, section: path, object };
                     check_mode(module)?;
                     Stated::Named(params(module, default)?)
                 }
@@ -108,25 +100,14 @@ impl Quantization {
 }
 
 /// Bits and group of one object; a field that is absent is inherited.
-fn params(
-    fields: Fields<'_>,
-    inherited: Option<AffineParams>,
-) -> Result<AffineParams, ConfigError> {
-    let field =
-        |name: &str, max: usize, inherited: Option<usize>| match (fields.get(name), inherited) {
-            (None, Some(value)) => Ok(value),
-            _ => fields.size(name, max),
-        };
+fn params(fields: Fields<'_>, inherited: Option<AffineParams>) -> Result<AffineParams, ConfigError> {
+    let field = |name: &str, max: usize, inherited: Option<usize>| match (fields.get(name), inherited) {
+        (None, Some(value)) => Ok(value),
+        _ => fields.size(name, max),
+    };
     let bits = field("bits", 8, inherited.map(|params| params.bits.into()))?;
-    let group = field(
-        "group_size",
-        u16::MAX.into(),
-        inherited.map(|params| params.group.into()),
-    )?;
-    Ok(AffineParams {
-        bits: bits as u8,
-        group: group as u16,
-    }) // both bounded by `field`
+    let group = field("group_size", u16::MAX.into(), inherited.map(|params| params.group.into()))?;
+    Ok(AffineParams { bits: bits as u8, group: group as u16 }) // both bounded by `field`
 }
 
 fn check_mode(fields: Fields<'_>) -> Result<(), ConfigError> {

@@ -38,10 +38,7 @@ impl Shards {
             names.insert(WEIGHT_FILE);
         }
 
-        let mut shards = Self {
-            files: Vec::new(),
-            tensors: BTreeMap::new(),
-        };
+        let mut shards = Self { files: Vec::new(), tensors: BTreeMap::new() };
         for name in &names {
             shards.add(folder.map(name)?)?;
         }
@@ -71,10 +68,7 @@ impl Shards {
                 return Err(CheckpointError::tensor(file.name(), &entry.name, problem));
             }
             if let Some(other) = self.tensors.get(&entry.name) {
-                let problem = format!(
-                    "is also in {}",
-                    self.files[other.slice.file as usize].name()
-                );
+                let problem = format!("is also in {}", self.files[other.slice.file as usize].name());
                 return Err(CheckpointError::tensor(file.name(), &entry.name, problem));
             }
             self.tensors.insert(entry.name.clone(), entry);
@@ -93,8 +87,8 @@ impl Shards {
 /// `weight_map` of an index: tensor name → file name, for the tensors of the text model.
 fn weight_map(index: &str, json: &[u8]) -> Result<BTreeMap<String, String>, CheckpointError> {
     let refuse = |problem: String| CheckpointError::file(index, problem);
-    let root: Map<String, Value> = serde_json::from_slice(json)
-        .map_err(|reason| refuse(format!("not a valid index: {reason}")))?;
+    let root: Map<String, Value> =
+        serde_json::from_slice(json).map_err(|reason| refuse(format!("not a valid index: {reason}")))?;
     let map = root
         .get("weight_map")
         .and_then(Value::as_object)
@@ -110,9 +104,7 @@ fn weight_map(index: &str, json: &[u8]) -> Result<BTreeMap<String, String>, Chec
         placed.insert(tensor.clone(), file.to_owned());
     }
     if placed.is_empty() {
-        return Err(refuse(
-            "`weight_map` names no tensor of a text model".to_owned(),
-        ));
+        return Err(refuse("`weight_map` names no tensor of a text model".to_owned()));
     }
     Ok(placed)
 }

@@ -4,10 +4,7 @@
 use serde_json::{Map, Value};
 
 // The bounds below keep every product of a tensor's dimensions under 2^58 bytes.
-const _: () = assert!(
-    usize::BITS == 64,
-    "Lily addresses weights with 64-bit sizes"
-);
+const _: () = assert!(usize::BITS == 64, "Lily addresses weights with 64-bit sizes");
 
 const MAX_WIDTH: usize = 1 << 20;
 const MAX_HEADS: usize = 1 << 12;
@@ -138,11 +135,7 @@ impl Config {
     /// Not JSON, a field missing, senseless or out of bounds, or a model that Lily does not run.
     pub fn parse(json: &str) -> Result<Self, ConfigError> {
         let root = parse_object("config.json", json)?;
-        let top = Fields {
-            file: "config.json",
-            section: "",
-            object: &root,
-        };
+        let top = Fields { file: "config.json", section: "", object: &root };
         let nested = top.object("text_config")?;
         let text = nested.unwrap_or(top);
 
@@ -157,14 +150,10 @@ impl Config {
             num_key_value_heads: text.size("num_key_value_heads", MAX_HEADS)?,
             head_dim: text.size("head_dim", MAX_HEADS)?,
             attn_output_gate: text.flag("attn_output_gate")?.unwrap_or(true),
-            rope_theta: text
-                .rope_number("rope_theta")?
-                .ok_or_else(|| text.missing("rope_parameters.rope_theta"))?,
+            rope_theta: text.rope_number("rope_theta")?.ok_or_else(|| text.missing("rope_parameters.rope_theta"))?,
             // The default of both reference implementations.
             partial_rotary_factor: text.rope_number("partial_rotary_factor")?.unwrap_or(0.25),
-            rms_norm_eps: text
-                .number("rms_norm_eps")?
-                .ok_or_else(|| text.missing("rms_norm_eps"))?,
+            rms_norm_eps: text.number("rms_norm_eps")?.ok_or_else(|| text.missing("rms_norm_eps"))?,
             linear_num_key_heads: text.size("linear_num_key_heads", MAX_HEADS)?,
             linear_num_value_heads: text.size("linear_num_value_heads", MAX_HEADS)?,
             linear_key_head_dim: text.size("linear_key_head_dim", MAX_HEADS)?,
@@ -173,8 +162,7 @@ impl Config {
             num_experts: text.num_experts()?,
             num_experts_per_tok: text.size("num_experts_per_tok", MAX_EXPERTS)?,
             moe_intermediate_size: text.size("moe_intermediate_size", MAX_WIDTH)?,
-            shared_expert_intermediate_size: text
-                .size("shared_expert_intermediate_size", MAX_WIDTH)?,
+            shared_expert_intermediate_size: text.size("shared_expert_intermediate_size", MAX_WIDTH)?,
             vocab_size: text.size("vocab_size", MAX_VOCABULARY)?,
             tie_word_embeddings: match text.flag("tie_word_embeddings")? {
                 Some(tied) => tied,
@@ -182,10 +170,7 @@ impl Config {
             },
             max_position_embeddings: text.size("max_position_embeddings", MAX_POSITIONS)?,
             hidden_act: text.string("hidden_act")?.unwrap_or("silu").to_owned(),
-            eos_token_ids: union(
-                top.token_ids("eos_token_id")?,
-                text.token_ids("eos_token_id")?,
-            ),
+            eos_token_ids: union(top.token_ids("eos_token_id")?, text.token_ids("eos_token_id")?),
         };
         config.check_relations(text)?;
         config.check_supported(text)?;
@@ -219,12 +204,7 @@ impl Config {
             }
             Err(text.invalid(field, value, &format!("a multiple of `{of}` = {divisor}")))
         };
-        multiple(
-            "num_attention_heads",
-            self.num_attention_heads,
-            "num_key_value_heads",
-            self.num_key_value_heads,
-        )?;
+        multiple("num_attention_heads", self.num_attention_heads, "num_key_value_heads", self.num_key_value_heads)?;
         multiple(
             "linear_num_value_heads",
             self.linear_num_value_heads,
@@ -236,38 +216,17 @@ impl Config {
             return Err(text.invalid("num_experts_per_tok", self.num_experts_per_tok, &expected));
         }
         if self.linear_conv_kernel_dim < 2 {
-            return Err(text.invalid(
-                "linear_conv_kernel_dim",
-                self.linear_conv_kernel_dim,
-                "at least 2",
-            ));
+            return Err(text.invalid("linear_conv_kernel_dim", self.linear_conv_kernel_dim, "at least 2"));
         }
         let rotary = self.head_dim as f64 * self.partial_rotary_factor;
         let whole = (rotary - rotary.round()).abs() < 1e-6;
-        if !whole
-            || !self.rotary_dims().is_multiple_of(2)
-            || !(2..=self.head_dim).contains(&self.rotary_dims())
-        {
-            let expected = format!(
-                "such that `head_dim` = {} times it is an even number from 2 to `head_dim`",
-                self.head_dim
-            );
-            return Err(text.invalid(
-                "partial_rotary_factor",
-                self.partial_rotary_factor,
-                &expected,
-            ));
+        if !whole || !self.rotary_dims().is_multiple_of(2) || !(2..=self.head_dim).contains(&self.rotary_dims()) {
+            let expected =
+                format!("such that `head_dim` = {} times it is an even number from 2 to `head_dim`", self.head_dim);
+            return Err(text.invalid("partial_rotary_factor", self.partial_rotary_factor, &expected));
         }
-        if let Some(id) = self
-            .eos_token_ids
-            .iter()
-            .find(|id| **id as usize >= self.vocab_size)
-        {
-            return Err(text.invalid(
-                "eos_token_id",
-                id,
-                &format!("below `vocab_size` = {}", self.vocab_size),
-            ));
+        if let Some(id) = self.eos_token_ids.iter().find(|id| **id as usize >= self.vocab_size) {
+            return Err(text.invalid("eos_token_id", id, &format!("below `vocab_size` = {}", self.vocab_size)));
         }
         Ok(())
     }
@@ -284,11 +243,7 @@ impl Config {
             return Err(text.unsupported("attention_bias", true, "projections without bias"));
         }
         if text.flag("norm_topk_prob")? == Some(false) {
-            return Err(text.unsupported(
-                "norm_topk_prob",
-                false,
-                "renormalised router weights only",
-            ));
+            return Err(text.unsupported("norm_topk_prob", false, "renormalised router weights only"));
         }
         match text.get("mlp_only_layers") {
             None => {}
@@ -327,14 +282,7 @@ pub struct GenerationConfig {
 
 impl Default for GenerationConfig {
     fn default() -> Self {
-        Self {
-            do_sample: false,
-            temperature: 1.0,
-            top_k: 0,
-            top_p: 1.0,
-            min_p: 0.0,
-            eos_token_ids: Vec::new(),
-        }
+        Self { do_sample: false, temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0, eos_token_ids: Vec::new() }
     }
 }
 
@@ -345,15 +293,9 @@ impl GenerationConfig {
     /// Not JSON, or a field of the wrong type or out of range.
     pub fn parse(json: &str) -> Result<Self, ConfigError> {
         let root = parse_object("generation_config.json", json)?;
-        let fields = Fields {
-            file: "generation_config.json",
-            section: "",
-            object: &root,
-        };
+        let fields = Fields { file: "generation_config.json", section: "", object: &root };
         let default = Self::default();
-        let within = |name: &str, default: f32, range: fn(f64) -> bool, expected: &str| match fields
-            .get(name)
-        {
+        let within = |name: &str, default: f32, range: fn(f64) -> bool, expected: &str| match fields.get(name) {
             None => Ok(default),
             Some(value) => match value.as_f64() {
                 Some(number) if number.is_finite() && range(number) => Ok(number as f32),
@@ -362,12 +304,7 @@ impl GenerationConfig {
         };
         Ok(Self {
             do_sample: fields.flag("do_sample")?.unwrap_or(default.do_sample),
-            temperature: within(
-                "temperature",
-                default.temperature,
-                |t| (0.0..=1e6).contains(&t),
-                "a number from 0",
-            )?,
+            temperature: within("temperature", default.temperature, |t| (0.0..=1e6).contains(&t), "a number from 0")?,
             top_k: match fields.get("top_k") {
                 None => default.top_k,
                 // Some exporters write the "no limit" of their own engine.
@@ -377,18 +314,8 @@ impl GenerationConfig {
                     .and_then(|k| u32::try_from(k).ok())
                     .ok_or_else(|| fields.invalid("top_k", value, "a whole number from 0"))?,
             },
-            top_p: within(
-                "top_p",
-                default.top_p,
-                |p| p > 0.0 && p <= 1.0,
-                "a number above 0 and up to 1",
-            )?,
-            min_p: within(
-                "min_p",
-                default.min_p,
-                |p| (0.0..=1.0).contains(&p),
-                "a number from 0 to 1",
-            )?,
+            top_p: within("top_p", default.top_p, |p| p > 0.0 && p <= 1.0, "a number above 0 and up to 1")?,
+            min_p: within("min_p", default.min_p, |p| (0.0..=1.0).contains(&p), "a number from 0 to 1")?,
             eos_token_ids: union(fields.token_ids("eos_token_id")?, Vec::new()),
         })
     }
@@ -403,10 +330,7 @@ pub(crate) fn union(mut left: Vec<u32>, right: Vec<u32>) -> Vec<u32> {
 }
 
 /// The object that a JSON file must be.
-pub(crate) fn parse_object(
-    file: &'static str,
-    json: &str,
-) -> Result<Map<String, Value>, ConfigError> {
+pub(crate) fn parse_object(file: &'static str, json: &str) -> Result<Map<String, Value>, ConfigError> {
     match serde_json::from_str(json) {
         Ok(Value::Object(object)) => Ok(object),
         Ok(other) => Err(ConfigError::Invalid {
@@ -462,20 +386,14 @@ impl<'a> Fields<'a> {
         let Some(value) = self.get(name) else {
             return Ok(None);
         };
-        value
-            .as_bool()
-            .map(Some)
-            .ok_or_else(|| self.invalid(name, value, "true or false"))
+        value.as_bool().map(Some).ok_or_else(|| self.invalid(name, value, "true or false"))
     }
 
     pub(crate) fn string(&self, name: &str) -> Result<Option<&'a str>, ConfigError> {
         let Some(value) = self.get(name) else {
             return Ok(None);
         };
-        value
-            .as_str()
-            .map(Some)
-            .ok_or_else(|| self.invalid(name, value, "a string"))
+        value.as_str().map(Some).ok_or_else(|| self.invalid(name, value, "a string"))
     }
 
     /// An object inside this one. Sections are one level deep.
@@ -484,11 +402,7 @@ impl<'a> Fields<'a> {
             return Ok(None);
         };
         match value.as_object() {
-            Some(object) => Ok(Some(Fields {
-                file: self.file,
-                section: name,
-                object,
-            })),
+            Some(object) => Ok(Some(Fields { file: self.file, section: name, object })),
             None => Err(self.invalid(name, value, "an object")),
         }
     }
@@ -501,19 +415,15 @@ impl<'a> Fields<'a> {
         let id = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
         match value {
             Value::Array(ids) => ids.iter().map(id).collect(),
-            Value::Null
-            | Value::Bool(_)
-            | Value::Number(_)
-            | Value::String(_)
-            | Value::Object(_) => id(value).map(|id| vec![id]),
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Object(_) => {
+                id(value).map(|id| vec![id])
+            }
         }
         .ok_or_else(|| self.invalid(name, value, "a token id or a list of them"))
     }
 
     fn model_type(&self) -> Result<String, ConfigError> {
-        let model_type = self
-            .string("model_type")?
-            .ok_or_else(|| self.missing("model_type"))?;
+        let model_type = self.string("model_type")?.ok_or_else(|| self.missing("model_type"))?;
         if MODEL_TYPES.contains(&model_type) {
             return Ok(model_type.to_owned());
         }
@@ -534,9 +444,7 @@ impl<'a> Fields<'a> {
             };
             return Ok((0..layers).map(kind).collect());
         };
-        let named = value
-            .as_array()
-            .ok_or_else(|| self.invalid("layer_types", value, "a list of names"))?;
+        let named = value.as_array().ok_or_else(|| self.invalid("layer_types", value, "a list of names"))?;
         if named.len() != layers {
             let expected = format!("as long as `num_hidden_layers` = {layers}");
             return Err(self.invalid("layer_types", format!("{} entries", named.len()), &expected));
@@ -544,22 +452,14 @@ impl<'a> Fields<'a> {
         let kind = |entry: &Value| match entry.as_str() {
             Some("linear_attention") => Ok(LayerType::LinearAttention),
             Some("full_attention") => Ok(LayerType::FullAttention),
-            _ => Err(self.unsupported(
-                "layer_types",
-                entry,
-                "`linear_attention` and `full_attention`",
-            )),
+            _ => Err(self.unsupported("layer_types", entry, "`linear_attention` and `full_attention`")),
         };
         named.iter().map(kind).collect()
     }
 
     fn num_experts(&self) -> Result<usize, ConfigError> {
         if self.get("num_experts").is_none() {
-            return Err(self.unsupported(
-                "num_experts",
-                "absent",
-                "mixture-of-experts models only, for now",
-            ));
+            return Err(self.unsupported("num_experts", "absent", "mixture-of-experts models only, for now"));
         }
         self.size("num_experts", MAX_EXPERTS)
     }
@@ -597,43 +497,21 @@ impl<'a> Fields<'a> {
     }
 
     fn full_name(&self, name: &str) -> String {
-        if self.section.is_empty() {
-            name.to_owned()
-        } else {
-            format!("{}.{name}", self.section)
-        }
+        if self.section.is_empty() { name.to_owned() } else { format!("{}.{name}", self.section) }
     }
 
     pub(crate) fn missing(&self, name: &str) -> ConfigError {
-        ConfigError::Missing {
-            file: self.file,
-            field: self.full_name(name),
-        }
+        ConfigError::Missing { file: self.file, field: self.full_name(name) }
     }
 
     pub(crate) fn invalid(&self, name: &str, found: impl ToString, expected: &str) -> ConfigError {
         let (field, found) = (self.full_name(name), shorten(found.to_string()));
-        ConfigError::Invalid {
-            file: self.file,
-            field,
-            found,
-            expected: expected.to_owned(),
-        }
+        ConfigError::Invalid { file: self.file, field, found, expected: expected.to_owned() }
     }
 
-    pub(crate) fn unsupported(
-        &self,
-        name: &str,
-        found: impl ToString,
-        supported: &str,
-    ) -> ConfigError {
+    pub(crate) fn unsupported(&self, name: &str, found: impl ToString, supported: &str) -> ConfigError {
         let (field, found) = (self.full_name(name), shorten(found.to_string()));
-        ConfigError::Unsupported {
-            file: self.file,
-            field,
-            found,
-            supported: supported.to_owned(),
-        }
+        ConfigError::Unsupported { file: self.file, field, found, supported: supported.to_owned() }
     }
 }
 

@@ -18,37 +18,26 @@ fn check_model(source: &ModelSource) -> (Checkpoint, Everything) {
     let all = Everything::of(&config, &mut checkpoint).unwrap();
     assert_eq!(checkpoint.unknown(), Vec::<&str>::new());
 
-    let [file] = checkpoint.files() else {
-        panic!("one weight file expected")
-    };
+    let [file] = checkpoint.files() else { panic!("one weight file expected") };
     let reference = SafeTensors::deserialize(file.bytes()).unwrap();
     for (path, matrix) in &all.matrices {
         check_matrix(&checkpoint, &reference, path, matrix);
     }
     for (path, values) in &all.vectors {
-        let tensor = reference
-            .tensor(&format!("language_model.model.{path}"))
-            .unwrap();
+        let tensor = reference.tensor(&format!("language_model.model.{path}")).unwrap();
         let widened: Vec<f32> = match tensor.dtype() {
-            safetensors::Dtype::BF16 => tensor
-                .data()
-                .chunks(2)
-                .map(|b| bf16::from_le_bytes([b[0], b[1]]).to_f32())
-                .collect(),
-            safetensors::Dtype::F32 => tensor
-                .data()
-                .chunks(4)
-                .map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
-                .collect(),
+            safetensors::Dtype::BF16 => {
+                tensor.data().chunks(2).map(|b| bf16::from_le_bytes([b[0], b[1]]).to_f32()).collect()
+            }
+            safetensors::Dtype::F32 => {
+                tensor.data().chunks(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
+            }
             other => panic!("{path} is {other}"),
         };
         assert_eq!(values, &widened, "{path}");
     }
-    let text: usize = reference
-        .iter()
-        .filter(|(name, _)| !name.starts_with("vision_tower."))
-        .map(|(_, t)| t.data().len())
-        .sum();
+    let text: usize =
+        reference.iter().filter(|(name, _)| !name.starts_with("vision_tower.")).map(|(_, t)| t.data().len()).sum();
     assert_eq!(checkpoint.weight_bytes(), text as u64);
     (checkpoint, all)
 }
@@ -56,28 +45,13 @@ fn check_model(source: &ModelSource) -> (Checkpoint, Everything) {
 fn check_matrix(checkpoint: &Checkpoint, reference: &SafeTensors<'_>, path: &str, matrix: &Matrix) {
     let module = match path {
         "lm_head" => "language_model.lm_head".to_owned(),
-        path => format!(
-            "language_model.model.{}",
-            path.replace("mlp.experts", "mlp.switch_mlp")
-        ),
+        path => format!("language_model.model.{}", path.replace("mlp.experts", "mlp.switch_mlp")),
     };
     let small = path.ends_with("mlp.gate") || path.ends_with("shared_expert_gate");
     let bits = if small { 8 } else { 4 };
-    assert_eq!(
-        matrix.format,
-        Format::Affine {
-            bits,
-            group: 64,
-            scale: DType::Bf16
-        },
-        "{path}"
-    );
+    assert_eq!(matrix.format, Format::Affine { bits, group: 64, scale: DType::Bf16 }, "{path}");
     let (scales, biases) = matrix.affine.unwrap();
-    for (part, slice) in [
-        ("weight", matrix.weight),
-        ("scales", scales),
-        ("biases", biases),
-    ] {
+    for (part, slice) in [("weight", matrix.weight), ("scales", scales), ("biases", biases)] {
         let expected = reference.tensor(&format!("{module}.{part}")).unwrap();
         assert!(checkpoint.bytes(slice) == expected.data(), "{path}.{part}");
     }
@@ -89,12 +63,7 @@ fn the_demo_model_opens_embedded_and_from_its_folder() {
     assert_eq!(embedded.name(), "lily-demo");
     assert_eq!(embedded.eos_token_ids(), [4070, 4072]);
     assert_eq!(embedded.generation_config().temperature, 0.6);
-    let taps = &all
-        .vectors
-        .iter()
-        .find(|(path, _)| path == "layers.0.linear_attn.conv1d.weight")
-        .unwrap()
-        .1;
+    let taps = &all.vectors.iter().find(|(path, _)| path == "layers.0.linear_attn.conv1d.weight").unwrap().1;
     assert_eq!(taps.len(), 1024 * 4);
 
     let folder = root().join("models/lily-demo");
@@ -102,11 +71,7 @@ fn the_demo_model_opens_embedded_and_from_its_folder() {
     assert_eq!(opened.name(), "lily-demo");
     assert_eq!(opened.config(), embedded.config());
     assert_eq!(opened.weight_bytes(), embedded.weight_bytes());
-    for name in [
-        "config.json",
-        "tokenizer.json",
-        "model.safetensors.index.json",
-    ] {
+    for name in ["config.json", "tokenizer.json", "model.safetensors.index.json"] {
         let bytes = fs::read(folder.join(name)).unwrap();
         assert_eq!(opened.file(name).unwrap().unwrap(), bytes);
         assert_eq!(embedded.file(name).unwrap().unwrap(), bytes);
@@ -121,11 +86,7 @@ fn models_written_by_mlx_open() {
     if tiny.exists() {
         check_model(&ModelSource::Folder(tiny));
     }
-    for below in [
-        "oracle/ckpt/tiny-mlx4",
-        "oracle/ckpt/tiny-calm",
-        "spec/fixture_tiny_mlx4bit",
-    ] {
+    for below in ["oracle/ckpt/tiny-mlx4", "oracle/ckpt/tiny-calm", "spec/fixture_tiny_mlx4bit"] {
         if let Some(folder) = shared(below) {
             let (checkpoint, _) = check_model(&ModelSource::Folder(folder));
             assert_eq!(Path::new(below).file_name().unwrap(), checkpoint.name());
@@ -135,9 +96,7 @@ fn models_written_by_mlx_open() {
 
 #[test]
 fn the_35b_config_declares_the_published_bytes() {
-    let json =
-        fs::read_to_string(root().join("golden/checkpoint/qwen3_6_35b_a3b_4bit.config.json"))
-            .unwrap();
+    let json = fs::read_to_string(root().join("golden/checkpoint/qwen3_6_35b_a3b_4bit.config.json")).unwrap();
     let mut declared = Declared::from_config(&json).unwrap();
     let config = declared.config().clone();
     let all = Everything::of(&config, &mut declared).unwrap();
@@ -150,8 +109,7 @@ fn the_35b_config_declares_the_published_bytes() {
     assert_eq!(again.matrices, all.matrices);
     assert_eq!(declared.bytes(), 19_508_787_456);
 
-    let json =
-        fs::read_to_string(root().join("golden/checkpoint/qwen3_6_35b_a3b.config.json")).unwrap();
+    let json = fs::read_to_string(root().join("golden/checkpoint/qwen3_6_35b_a3b.config.json")).unwrap();
     let mut declared = Declared::from_config(&json).unwrap();
     let config = declared.config().clone();
     Everything::of(&config, &mut declared).unwrap();

@@ -14,10 +14,7 @@ pub fn root() -> PathBuf {
 
 macro_rules! demo_file {
     ($name:literal) => {
-        (
-            $name,
-            include_bytes!(concat!("../../../../models/lily-demo/", $name)).as_slice(),
-        )
+        ($name, include_bytes!(concat!("../../../../models/lily-demo/", $name)).as_slice())
     };
 }
 
@@ -35,10 +32,7 @@ pub const DEMO: EmbeddedModel = EmbeddedModel {
 
 /// A folder of larger test data, if this machine has it: below `LILY_SHARED`, or below a `shared` beside an ancestor of
 /// this crate.
-#[allow(
-    clippy::disallowed_methods,
-    reason = "tests have no flags; this is their one variable"
-)]
+#[allow(clippy::disallowed_methods, reason = "tests have no flags; this is their one variable")]
 pub fn shared(below: &str) -> Option<PathBuf> {
     let found = match std::env::var_os("LILY_SHARED") {
         Some(shared) => Some(PathBuf::from(shared).join(below)).filter(|path| path.exists()),
@@ -48,9 +42,7 @@ pub fn shared(below: &str) -> Option<PathBuf> {
             .find(|path| path.exists()),
     };
     if found.is_none() {
-        eprintln!(
-            "SKIPPED: no shared/{below} here; set LILY_SHARED to the folder that holds {below}"
-        );
+        eprintln!("SKIPPED: no shared/{below} here; set LILY_SHARED to the folder that holds {below}");
     }
     found
 }
@@ -63,10 +55,7 @@ pub struct Everything {
 
 impl Everything {
     pub fn of(config: &Config, source: &mut dyn TensorSource) -> Result<Self, CheckpointError> {
-        let mut all = Self {
-            matrices: Vec::new(),
-            vectors: Vec::new(),
-        };
+        let mut all = Self { matrices: Vec::new(), vectors: Vec::new() };
         let (hidden, vocab) = (config.hidden_size, config.vocab_size);
         all.matrix(source, "embed_tokens", None, vocab, hidden)?;
         for (layer, kind) in config.layer_types.iter().enumerate() {
@@ -85,34 +74,20 @@ impl Everything {
         kind: LayerType,
     ) -> Result<(), CheckpointError> {
         let hidden = config.hidden_size;
-        self.vector(
-            source,
-            &format!("{layer}.input_layernorm.weight"),
-            &[hidden],
-        )?;
+        self.vector(source, &format!("{layer}.input_layernorm.weight"), &[hidden])?;
         match kind {
             LayerType::LinearAttention => {
                 let (heads, values) = (config.linear_num_value_heads, config.linear_value_dim());
                 let (channels, taps) = (config.linear_conv_dim(), config.linear_conv_kernel_dim);
                 let mixer = format!("{layer}.linear_attn");
-                self.matrix(
-                    source,
-                    &format!("{mixer}.in_proj_qkv"),
-                    None,
-                    channels,
-                    hidden,
-                )?;
+                self.matrix(source, &format!("{mixer}.in_proj_qkv"), None, channels, hidden)?;
                 self.matrix(source, &format!("{mixer}.in_proj_z"), None, values, hidden)?;
                 self.matrix(source, &format!("{mixer}.in_proj_b"), None, heads, hidden)?;
                 self.matrix(source, &format!("{mixer}.in_proj_a"), None, heads, hidden)?;
                 self.vector(source, &format!("{mixer}.conv1d.weight"), &[channels, taps])?;
                 self.vector(source, &format!("{mixer}.A_log"), &[heads])?;
                 self.vector(source, &format!("{mixer}.dt_bias"), &[heads])?;
-                self.vector(
-                    source,
-                    &format!("{mixer}.norm.weight"),
-                    &[config.linear_value_head_dim],
-                )?;
+                self.vector(source, &format!("{mixer}.norm.weight"), &[config.linear_value_head_dim])?;
                 self.matrix(source, &format!("{mixer}.out_proj"), None, hidden, values)?;
             }
             LayerType::FullAttention => {
@@ -122,58 +97,21 @@ impl Everything {
                 self.matrix(source, &format!("{mixer}.q_proj"), None, 2 * width, hidden)?;
                 self.matrix(source, &format!("{mixer}.k_proj"), None, kv_width, hidden)?;
                 self.matrix(source, &format!("{mixer}.v_proj"), None, kv_width, hidden)?;
-                self.vector(
-                    source,
-                    &format!("{mixer}.q_norm.weight"),
-                    &[config.head_dim],
-                )?;
-                self.vector(
-                    source,
-                    &format!("{mixer}.k_norm.weight"),
-                    &[config.head_dim],
-                )?;
+                self.vector(source, &format!("{mixer}.q_norm.weight"), &[config.head_dim])?;
+                self.vector(source, &format!("{mixer}.k_norm.weight"), &[config.head_dim])?;
                 self.matrix(source, &format!("{mixer}.o_proj"), None, hidden, width)?;
             }
         }
-        self.vector(
-            source,
-            &format!("{layer}.post_attention_layernorm.weight"),
-            &[hidden],
-        )?;
+        self.vector(source, &format!("{layer}.post_attention_layernorm.weight"), &[hidden])?;
         self.experts(config, source, &format!("{layer}.mlp"))
     }
 
-    fn experts(
-        &mut self,
-        config: &Config,
-        source: &mut dyn TensorSource,
-        mlp: &str,
-    ) -> Result<(), CheckpointError> {
+    fn experts(&mut self, config: &Config, source: &mut dyn TensorSource, mlp: &str) -> Result<(), CheckpointError> {
         let hidden = config.hidden_size;
-        self.matrix(
-            source,
-            &format!("{mlp}.gate"),
-            None,
-            config.num_experts,
-            hidden,
-        )?;
-        self.matrix(
-            source,
-            &format!("{mlp}.shared_expert_gate"),
-            None,
-            1,
-            hidden,
-        )?;
-        let routed = (
-            format!("{mlp}.experts"),
-            Some(config.num_experts),
-            config.moe_intermediate_size,
-        );
-        let shared = (
-            format!("{mlp}.shared_expert"),
-            None,
-            config.shared_expert_intermediate_size,
-        );
+        self.matrix(source, &format!("{mlp}.gate"), None, config.num_experts, hidden)?;
+        self.matrix(source, &format!("{mlp}.shared_expert_gate"), None, 1, hidden)?;
+        let routed = (format!("{mlp}.experts"), Some(config.num_experts), config.moe_intermediate_size);
+        let shared = (format!("{mlp}.shared_expert"), None, config.shared_expert_intermediate_size);
         for (path, experts, inner) in [routed, shared] {
             self.matrix(source, &format!("{path}.gate_proj"), experts, inner, hidden)?;
             self.matrix(source, &format!("{path}.up_proj"), experts, inner, hidden)?;
@@ -191,21 +129,12 @@ impl Everything {
         cols: usize,
     ) -> Result<(), CheckpointError> {
         let matrix = source.matrix(path, experts, rows, cols)?;
-        assert_eq!(
-            (matrix.experts, matrix.rows, matrix.cols),
-            (experts.unwrap_or(1), rows, cols),
-            "{path}"
-        );
+        assert_eq!((matrix.experts, matrix.rows, matrix.cols), (experts.unwrap_or(1), rows, cols), "{path}");
         self.matrices.push((path.to_owned(), matrix));
         Ok(())
     }
 
-    fn vector(
-        &mut self,
-        source: &mut dyn TensorSource,
-        path: &str,
-        shape: &[usize],
-    ) -> Result<(), CheckpointError> {
+    fn vector(&mut self, source: &mut dyn TensorSource, path: &str, shape: &[usize]) -> Result<(), CheckpointError> {
         let values = source.vector(path, shape)?;
         assert_eq!(values.len(), shape.iter().product::<usize>(), "{path}");
         self.vectors.push((path.to_owned(), values));

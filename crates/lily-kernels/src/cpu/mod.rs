@@ -21,20 +21,27 @@ use self::step::Step;
 use crate::backend::{Backend, BufferId, DeviceError, ExecutableId, Observer, Ticket};
 use crate::inputs::StepInputs;
 use crate::mapped::MappedFile;
-use crate::op::Access;
+use crate::op::{Access, Op};
 use crate::ops::sample::simd::Candidate;
-use crate::plan::Plan;
+use crate::plan::{Plan, Program};
 use crate::tensor::{DType, Space, Tensor};
 
 /// What one thread needs besides its stack.
-#[derive(Default)]
 pub struct Scratch {
     /// Decoded weights, KV blocks, scores: whatever the running kernel wants.
-    pub floats: Vec<f32>,
+    pub kernel: lanes::Scratch,
+    /// Values between the parts of a fused op.
+    pub tile: Vec<f32>,
     /// Sampling candidates; thread 0 only.
     pub candidates: Vec<Candidate>,
     /// Experts that have rows; thread 0 only.
     pub active: Vec<u32>,
+}
+
+impl Scratch {
+    fn new() -> Self {
+        Self { kernel: lanes::Scratch::new(0), tile: Vec::new(), candidates: Vec::new(), active: Vec::new() }
+    }
 }
 
 /// Everything that steps read and write.
@@ -74,12 +81,9 @@ impl Memory {
             Space::Logits => &mut self.logits,
             Space::Tokens => &mut self.token_slots[0],
             Space::NextTokens => &mut self.token_slots[1],
-            Space::Temp(_)
-            | Space::Constants
-            | Space::Weights(_)
-            | Space::StateIn
-            | Space::StateOut
-            | Space::Kv => unreachable!("{space:?} is set through its own call"),
+            Space::Temp(_) | Space::Constants | Space::Weights(_) | Space::StateIn | Space::StateOut | Space::Kv => {
+                unreachable!("{space:?} is set through its own call")
+            }
         }
     }
 }
@@ -109,7 +113,7 @@ impl CpuBackend {
     pub fn with_isa(threads: Option<usize>, isa: Isa) -> Result<Self, DeviceError> {
         let cores = || std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let pool = Pool::new(threads.unwrap_or_else(cores).max(1)).map_err(DeviceError::Threads)?;
-        let scratch = (0..pool.threads()).map(|_| Scratch::default()).collect();
+        let scratch = (0..pool.threads()).map(|_| Scratch::new()).collect();
         let memory = Memory { scratch: UnsafeCell::new(scratch), ..Memory::default() };
         Ok(Self { isa, pool, memory, plans: Vec::new(), steps: 0 })
     }
@@ -120,10 +124,10 @@ impl CpuBackend {
 
     fn grow_scratch(&mut self, plan: &Plan) {
         for (thread, scratch) in self.memory.scratch.get_mut().iter_mut().enumerate() {
-            let need = plan.dispatches.iter().map(|d| lower::scratch_floats(&d.op)).max().unwrap_or(0);
-            if scratch.floats.len() < need {
-                scratch.floats.resize(need, 0.0);
-            }
+            let most = |need: fn(&Op) -> usize| plan.dispatches.iter().map(|d| need(&d.op)).max().unwrap_or(0);
+            scratch.kernel.grow(most(lower::scratch_bytes));
+            let tile = most(lower::tile_floats).max(scratch.tile.len());
+            scratch.tile.resize(tile, 0.0);
             if thread == 0 {
                 let (candidates, experts) = lower::table_sizes(plan);
                 let need = candidates.max(scratch.candidates.len());
@@ -134,6 +138,10 @@ impl CpuBackend {
     }
 
     fn begin(&mut self, plan: &Plan, inputs: &StepInputs) {
+        assert!(inputs.outputs.len() <= plan.key.output_bucket(), "more output rows than the plan's bucket");
+        if plan.key.program == Program::Sample {
+            return;
+        }
         check_inputs(plan, inputs);
         if !inputs.tokens_on_device {
             let bytes = bytemuck::cast_slice(&inputs.tokens);
@@ -146,7 +154,6 @@ impl CpuBackend {
 fn check_inputs(plan: &Plan, inputs: &StepInputs) {
     assert!(inputs.num_tokens() <= plan.key.token_bucket, "more tokens than the plan's bucket");
     assert!(inputs.sequences.len() <= plan.key.sequence_bucket, "more sequences than the plan's bucket");
-    assert!(inputs.outputs.len() <= plan.key.output_bucket(), "more output rows than the plan's bucket");
     assert!(inputs.tokens_on_device || inputs.tokens.len() == inputs.num_tokens());
 }
 
@@ -225,11 +232,12 @@ impl Backend for CpuBackend {
         assert_disjoint(&plan);
         let rows = plan.key.token_bucket.max(plan.key.output_bucket());
         let memory = &mut self.memory;
+        let [slot_0, slot_1] = &mut memory.token_slots;
         for (buffer, bytes) in [
             (&mut memory.arena, plan.arena_bytes),
             (&mut memory.logits, plan.logits_bytes),
-            (&mut memory.token_slots[0], rows * DType::U32.bytes()),
-            (&mut memory.token_slots[1], rows * DType::U32.bytes()),
+            (slot_0, rows * DType::U32.bytes()),
+            (slot_1, rows * DType::U32.bytes()),
         ] {
             if buffer.len() < bytes {
                 let mut grown = Buffer::new("scratch memory", bytes)?;

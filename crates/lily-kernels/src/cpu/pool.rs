@@ -126,13 +126,7 @@ impl Pool {
     }
 
     /// Splits the rows of `out` (`[R, cols]`) over the threads.
-    pub fn rows<T: Send>(
-        &self,
-        out: &mut [T],
-        cols: usize,
-        work: usize,
-        f: impl Fn(Range<usize>, &mut [T]) + Sync,
-    ) {
+    pub fn rows<T: Send>(&self, out: &mut [T], cols: usize, work: usize, f: impl Fn(Range<usize>, &mut [T]) + Sync) {
         let rows = out.len() / cols;
         let parts = Parts::new(out);
         self.ranges(rows, work, |range, _| {

@@ -1,9 +1,12 @@
 //! CPU kernel.
 
 use super::Conv1dSilu;
-use crate::cpu::isa::{Isa, multiversion};
+use crate::cpu::isa::Isa;
 use crate::cpu::lanes;
 use crate::cpu::pool::Pool;
+
+/// Channels summed before their activation.
+const RUN: usize = 256;
 
 /// One sequence: `x` and `out` are its rows, `state` its `[taps − 1, C]`.
 pub fn run(
@@ -24,11 +27,14 @@ pub fn run(
     };
     pool.rows(out, cols, 24 * cols, |range, part| {
         for (t, out) in range.zip(part.chunks_exact_mut(cols)) {
-            out.fill(0.0);
-            for (j, tap) in weight.chunks_exact(cols).enumerate() {
-                accumulate(isa, tap, input(t as isize - taps as isize + 1 + j as isize), out);
+            let rows = |j: usize| input(t as isize - taps as isize + 1 + j as isize);
+            for (start, out) in (0..cols).step_by(RUN).zip(out.chunks_mut(RUN)) {
+                let sums = &mut [0.0; RUN][..out.len()];
+                for (j, tap) in weight.chunks_exact(cols).enumerate() {
+                    accumulate(&tap[start..], &rows(j)[start..], sums);
+                }
+                lanes::silu(isa, sums, out);
             }
-            activate(isa, out);
         }
     });
     let rows = (x.len() / cols) as isize;
@@ -37,18 +43,8 @@ pub fn run(
     }
 }
 
-multiversion! {
-    fn accumulate(isa: Isa, tap: &[f32], x: &[f32], out: &mut [f32]) {
-        for ((o, &w), &x) in out.iter_mut().zip(tap).zip(x) {
-            *o += w * x;
-        }
-    }
-}
-
-multiversion! {
-    fn activate(isa: Isa, out: &mut [f32]) {
-        for o in out {
-            *o = lanes::silu(*o);
-        }
+fn accumulate(tap: &[f32], x: &[f32], sums: &mut [f32]) {
+    for ((s, &w), &x) in sums.iter_mut().zip(tap).zip(x) {
+        *s += w * x;
     }
 }

@@ -40,19 +40,12 @@ impl Contract for ExpertGateUp {
     }
     fn tensors(&mut self) -> Vec<&mut Tensor> {
         let mut all = self.gate.x.tensors();
-        all.extend([
-            &mut self.gate.groups.offsets,
-            &mut self.gate.groups.order,
-            &mut self.act.out,
-        ]);
+        all.extend([&mut self.gate.groups.offsets, &mut self.gate.groups.order, &mut self.act.out]);
         all
     }
     fn check(&self) {
         assert_eq!(self.gate.groups, self.up.groups);
         assert_eq!((self.gate.out, self.up.out), (self.act.gate, self.act.up));
-        assert_eq!(
-            (self.gate.weight.rows, self.gate.weight.format),
-            (self.up.weight.rows, self.up.weight.format)
-        );
+        assert_eq!((self.gate.weight.rows, self.gate.weight.format), (self.up.weight.rows, self.up.weight.format));
     }
 }

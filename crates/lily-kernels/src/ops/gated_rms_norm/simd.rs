@@ -1,7 +1,7 @@
 //! CPU kernel.
 
 use super::GatedRmsNorm;
-use crate::cpu::isa::{Isa, multiversion};
+use crate::cpu::isa::Isa;
 use crate::cpu::lanes;
 use crate::cpu::pool::Pool;
 
@@ -15,13 +15,28 @@ pub fn run(isa: Isa, pool: &Pool, op: &GatedRmsNorm, y: &[f32], z: &[f32], weigh
     });
 }
 
-multiversion! {
-    /// One head: `out = ((y · rsqrt(mean(y²) + eps)) · weight) · silu(z)`.
-    pub fn norm(isa: Isa, y: &[f32], z: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
-        let mean = lanes::sum_squares(y) / y.len() as f32;
-        let scale = 1.0 / (mean + eps).sqrt();
-        for (((o, &y), &z), &w) in out.iter_mut().zip(y).zip(z).zip(weight) {
-            *o = ((y * scale) * w) * lanes::silu(z);
+/// One head: `out = ((y · rsqrt(mean(y²) + eps)) · weight) · silu(z)`.
+pub fn norm(isa: Isa, y: &[f32], z: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
+    let mean = lanes::sum_squares(isa, y) / y.len() as f32;
+    let scale = 1.0 / (mean + eps).sqrt();
+    lanes::silu(isa, z, out);
+    for ((o, &y), &w) in out.iter_mut().zip(y).zip(weight) {
+        *o *= (y * scale) * w;
+    }
+}
+
+/// Elements activated at a time.
+const RUN: usize = 64;
+
+/// The same with `y` replaced by the result.
+pub fn norm_in_place(isa: Isa, z: &[f32], weight: &[f32], eps: f32, y: &mut [f32]) {
+    let mean = lanes::sum_squares(isa, y) / y.len() as f32;
+    let scale = 1.0 / (mean + eps).sqrt();
+    for ((y, z), w) in y.chunks_mut(RUN).zip(z.chunks(RUN)).zip(weight.chunks(RUN)) {
+        let gate = &mut [0.0; RUN][..z.len()];
+        lanes::silu(isa, z, gate);
+        for ((y, &g), &w) in y.iter_mut().zip(&*gate).zip(w) {
+            *y = g * ((*y * scale) * w);
         }
     }
 }

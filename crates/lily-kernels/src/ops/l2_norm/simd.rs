@@ -1,7 +1,7 @@
 //! CPU kernel.
 
 use super::{EPS, L2Norm};
-use crate::cpu::isa::{Isa, multiversion};
+use crate::cpu::isa::Isa;
 use crate::cpu::lanes;
 use crate::cpu::pool::Pool;
 
@@ -19,11 +19,9 @@ pub fn run(isa: Isa, pool: &Pool, op: &L2Norm, x: &[f32], out: &mut [f32]) {
     });
 }
 
-multiversion! {
-    fn norm(isa: Isa, x: &[f32], factor: f32, out: &mut [f32]) {
-        let scale = (1.0 / (lanes::sum_squares(x) + EPS).sqrt()) * factor;
-        for (o, &x) in out.iter_mut().zip(x) {
-            *o = x * scale;
-        }
+fn norm(isa: Isa, x: &[f32], factor: f32, out: &mut [f32]) {
+    let scale = (1.0 / (lanes::sum_squares(isa, x) + EPS).sqrt()) * factor;
+    for (o, &x) in out.iter_mut().zip(x) {
+        *o = x * scale;
     }
 }

@@ -25,7 +25,7 @@ pub fn run(isa: Isa, pool: &Pool, op: &MoeOutput, x: &Inputs, out: &mut [f32]) {
     let (top_k, cols) = (op.combine.weights.cols, op.add.out.cols);
     pool.rows(out, cols, 2 * (top_k + 2) * cols, |range, part| {
         for (t, out) in range.zip(part.chunks_exact_mut(cols)) {
-            combine(isa, &x.experts[t * top_k * cols..][..top_k * cols], &x.weights[t * top_k..][..top_k], out);
+            combine(&x.experts[t * top_k * cols..][..top_k * cols], &x.weights[t * top_k..][..top_k], out);
             add_gated(isa, &x.shared[t * cols..][..cols], x.gate[t], out);
             // `a + b` with b in place: addition commutes to the bit.
             for (o, &r) in out.iter_mut().zip(&x.residual[t * cols..][..cols]) {

@@ -1,7 +1,7 @@
 //! CPU kernel.
 
 use super::RmsNorm;
-use crate::cpu::isa::{Isa, multiversion};
+use crate::cpu::isa::Isa;
 use crate::cpu::lanes;
 use crate::cpu::pool::Pool;
 
@@ -22,13 +22,11 @@ pub fn row_norm(isa: Isa, op: &RmsNorm, x: &[f32], weight: &[f32], out: &mut [f3
     }
 }
 
-multiversion! {
-    /// One run: `out = (x · rsqrt(mean(x²) + eps)) · weight`.
-    pub fn norm(isa: Isa, x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
-        let mean = lanes::sum_squares(x) / x.len() as f32;
-        let scale = 1.0 / (mean + eps).sqrt();
-        for ((o, &x), &w) in out.iter_mut().zip(x).zip(weight) {
-            *o = (x * scale) * w;
-        }
+/// One run: `out = (x · rsqrt(mean(x²) + eps)) · weight`.
+pub fn norm(isa: Isa, x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
+    let mean = lanes::sum_squares(isa, x) / x.len() as f32;
+    let scale = 1.0 / (mean + eps).sqrt();
+    for ((o, &x), &w) in out.iter_mut().zip(x).zip(weight) {
+        *o = (x * scale) * w;
     }
 }

@@ -1,6 +1,6 @@
 //! CPU kernel.
 
-use crate::cpu::isa::{Isa, multiversion};
+use crate::cpu::isa::Isa;
 use crate::cpu::lanes;
 use crate::cpu::pool::Pool;
 
@@ -15,12 +15,11 @@ pub fn run(isa: Isa, pool: &Pool, cols: usize, x: &[f32], shared: (&[f32], &[f32
     });
 }
 
-multiversion! {
-    /// One token: `out += σ(gate) · shared`.
-    pub fn add_gated(isa: Isa, shared: &[f32], gate: f32, out: &mut [f32]) {
-        let factor = lanes::sigmoid(gate);
-        for (o, &s) in out.iter_mut().zip(shared) {
-            *o += factor * s;
-        }
+/// One token: `out += σ(gate) · shared`.
+pub fn add_gated(isa: Isa, shared: &[f32], gate: f32, out: &mut [f32]) {
+    let mut factor = [0.0];
+    lanes::sigmoid(isa, &[gate], &mut factor);
+    for (o, &s) in out.iter_mut().zip(shared) {
+        *o += factor[0] * s;
     }
 }

@@ -1,7 +1,7 @@
 //! CPU kernel.
 
 use super::SigmoidGate;
-use crate::cpu::isa::{Isa, multiversion};
+use crate::cpu::isa::Isa;
 use crate::cpu::lanes;
 use crate::cpu::pool::Pool;
 
@@ -18,10 +18,9 @@ pub fn run(isa: Isa, pool: &Pool, op: &SigmoidGate, x: &[f32], gate: &[f32], out
     });
 }
 
-multiversion! {
-    fn gated(isa: Isa, x: &[f32], gate: &[f32], out: &mut [f32]) {
-        for ((o, &x), &g) in out.iter_mut().zip(x).zip(gate) {
-            *o = x * lanes::sigmoid(g);
-        }
+fn gated(isa: Isa, x: &[f32], gate: &[f32], out: &mut [f32]) {
+    lanes::sigmoid(isa, gate, out);
+    for (o, &x) in out.iter_mut().zip(x) {
+        *o *= x;
     }
 }
