@@ -77,7 +77,9 @@ impl ModelFiles {
 
     /// A whole text file; `None` if there is none of that name.
     pub(super) fn read_text(&self, name: &str) -> Result<Option<String>, CheckpointError> {
-        let Some(bytes) = self.read(name)? else { return Ok(None) };
+        let Some(bytes) = self.read(name)? else {
+            return Ok(None);
+        };
         match String::from_utf8(bytes.into_owned()) {
             Ok(text) => Ok(Some(text)),
             Err(reason) => Err(CheckpointError::file(&self.path_of(name), format!("not UTF-8 text: {reason}"))),

@@ -56,7 +56,9 @@ impl Quantization {
             Some(block) => Some(block),
             None => top.object("quantization_config")?,
         };
-        let Some(block) = block else { return Ok(Self::default()) };
+        let Some(block) = block else {
+            return Ok(Self::default());
+        };
         if let Some(method) = block.string("quant_method")? {
             return Err(block.unsupported("quant_method", method, "MLX affine quantization"));
         }

@@ -250,12 +250,16 @@ impl Config {
         match text.get("mlp_only_layers") {
             None => {}
             Some(Value::Array(layers)) if layers.is_empty() => {}
-            Some(layers) => return Err(text.unsupported("mlp_only_layers", layers, "experts in every layer")),
+            Some(layers) => {
+                return Err(text.unsupported("mlp_only_layers", layers, "experts in every layer"));
+            }
         }
         match text.get("decoder_sparse_step") {
             None => {}
             Some(step) if step.as_u64() == Some(1) => {}
-            Some(step) => return Err(text.unsupported("decoder_sparse_step", step, "experts in every layer")),
+            Some(step) => {
+                return Err(text.unsupported("decoder_sparse_step", step, "experts in every layer"));
+            }
         }
         text.check_rope_type()
     }
@@ -371,7 +375,9 @@ impl<'a> Fields<'a> {
 
     /// A finite number above 0.
     fn number(&self, name: &str) -> Result<Option<f64>, ConfigError> {
-        let Some(value) = self.get(name) else { return Ok(None) };
+        let Some(value) = self.get(name) else {
+            return Ok(None);
+        };
         match value.as_f64() {
             Some(number) if number.is_finite() && number > 0.0 => Ok(Some(number)),
             _ => Err(self.invalid(name, value, "a number above 0")),
@@ -379,18 +385,24 @@ impl<'a> Fields<'a> {
     }
 
     fn flag(&self, name: &str) -> Result<Option<bool>, ConfigError> {
-        let Some(value) = self.get(name) else { return Ok(None) };
+        let Some(value) = self.get(name) else {
+            return Ok(None);
+        };
         value.as_bool().map(Some).ok_or_else(|| self.invalid(name, value, "true or false"))
     }
 
     pub(crate) fn string(&self, name: &str) -> Result<Option<&'a str>, ConfigError> {
-        let Some(value) = self.get(name) else { return Ok(None) };
+        let Some(value) = self.get(name) else {
+            return Ok(None);
+        };
         value.as_str().map(Some).ok_or_else(|| self.invalid(name, value, "a string"))
     }
 
     /// An object inside this one. Sections are one level deep.
     pub(crate) fn object(&self, name: &'static str) -> Result<Option<Fields<'a>>, ConfigError> {
-        let Some(value) = self.get(name) else { return Ok(None) };
+        let Some(value) = self.get(name) else {
+            return Ok(None);
+        };
         match value.as_object() {
             Some(object) => Ok(Some(Fields { file: self.file, section: name, object })),
             None => Err(self.invalid(name, value, "an object")),
@@ -399,7 +411,9 @@ impl<'a> Fields<'a> {
 
     /// One id or a list of ids.
     fn token_ids(&self, name: &str) -> Result<Vec<u32>, ConfigError> {
-        let Some(value) = self.get(name) else { return Ok(Vec::new()) };
+        let Some(value) = self.get(name) else {
+            return Ok(Vec::new());
+        };
         let id = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
         match value {
             Value::Array(ids) => ids.iter().map(id).collect(),
@@ -471,7 +485,9 @@ impl<'a> Fields<'a> {
     }
 
     fn check_rope_type(&self) -> Result<(), ConfigError> {
-        let Some(rope) = self.rope()? else { return Ok(()) };
+        let Some(rope) = self.rope()? else {
+            return Ok(());
+        };
         let kind = match rope.string("rope_type")? {
             Some(kind) => Some(kind),
             None => rope.string("type")?,
