@@ -310,3 +310,150 @@ fn panic_text(panic: &(dyn Any + Send)) -> String {
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
     text.unwrap_or("a panic without a message").to_owned()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::request::{Prompt, RequestError, SamplingParams};
+    use std::sync::mpsc::{Receiver, Sender, channel};
+    use std::time::Duration;
+
+    const SOON: Duration = Duration::from_secs(5);
+
+    /// Tells which prompt it runs; "wait" runs until cancelled, "panic" and "error" do that.
+    struct Fake {
+        started: Sender<String>,
+    }
+
+    impl Generate for Fake {
+        fn generate(
+            &mut self,
+            request: &Request,
+            cancel: &CancelToken,
+            sink: &mut EventSink,
+        ) -> Result<Completion, EngineError> {
+            let Prompt::Raw(text) = &request.prompt else { panic!("raw") };
+            self.started.send(text.clone()).unwrap();
+            let _ = sink(Event::Content(text.clone()));
+            match text.as_str() {
+                "panic" => panic!("boom"),
+                "error" => return Err(RequestError::Template("no".into()).into()),
+                "wait" => {
+                    while !cancel.is_cancelled() {
+                        std::thread::sleep(Duration::from_millis(1));
+                    }
+                }
+                _ => {}
+            }
+            Ok(cancelled())
+        }
+    }
+
+    fn start(capacity: usize) -> (EngineThread, Receiver<String>) {
+        let (started, runs) = channel();
+        let (thread, ()) = EngineThread::start(capacity, move || Ok((Fake { started }, ()))).unwrap();
+        (thread, runs)
+    }
+
+    type Ended = Receiver<Result<Completion, JobError>>;
+
+    fn job(text: &str) -> (Job, CancelToken, Ended) {
+        let request = Request {
+            prompt: Prompt::Raw(text.into()),
+            sampling: SamplingParams::GREEDY,
+            max_tokens: None,
+            ignore_eos: false,
+        };
+        let (ended, end) = channel();
+        let cancel = CancelToken::default();
+        let job = Job {
+            request,
+            cancel: cancel.clone(),
+            sink: Box::new(|_| ControlFlow::Continue(())),
+            done: Box::new(move |result| ended.send(result).unwrap()),
+        };
+        (job, cancel, end)
+    }
+
+    fn submit(thread: &EngineThread, text: &str) -> (CancelToken, Ended) {
+        let (job, cancel, end) = job(text);
+        thread.submit(job).unwrap();
+        (cancel, end)
+    }
+
+    #[test]
+    fn jobs_run_in_order_on_the_engines_thread() {
+        let (thread, runs) = start(8);
+        let ends: Vec<Ended> = ["a", "b", "error", "c"].map(|text| submit(&thread, text).1).into();
+        let results: Vec<bool> = ends.iter().map(|end| end.recv_timeout(SOON).unwrap().is_ok()).collect();
+        assert_eq!(results, [true, true, false, true]);
+        assert_eq!(runs.try_iter().collect::<Vec<_>>(), ["a", "b", "error", "c"]);
+        assert!(thread.is_alive());
+    }
+
+    #[test]
+    fn a_full_queue_refuses_until_a_waiting_job_is_cancelled() {
+        let (thread, runs) = start(2);
+        let (running, _end) = submit(&thread, "wait");
+        assert_eq!(runs.recv_timeout(SOON).unwrap(), "wait");
+        let (first, first_end) = submit(&thread, "first");
+        let (_, second_end) = submit(&thread, "second");
+        assert_eq!(thread.waiting(), 2);
+        assert_eq!(thread.submit(job("third").0), Err(SubmitError::QueueFull));
+        first.cancel();
+        let (_, third_end) = submit(&thread, "third");
+        let dropped = first_end.recv_timeout(SOON).unwrap().unwrap();
+        assert_eq!(dropped.finish_reason, FinishReason::Cancelled);
+        running.cancel();
+        assert!(second_end.recv_timeout(SOON).unwrap().is_ok());
+        assert!(third_end.recv_timeout(SOON).unwrap().is_ok());
+        assert_eq!(runs.try_iter().collect::<Vec<_>>(), ["second", "third"]);
+    }
+
+    #[test]
+    fn a_job_cancelled_while_it_waits_is_not_started() {
+        let (thread, runs) = start(2);
+        let (running, _end) = submit(&thread, "wait");
+        runs.recv_timeout(SOON).unwrap();
+        let (cancel, end) = submit(&thread, "never");
+        cancel.cancel();
+        running.cancel();
+        assert_eq!(end.recv_timeout(SOON).unwrap().unwrap().finish_reason, FinishReason::Cancelled);
+        assert_eq!(runs.try_iter().count(), 0);
+    }
+
+    #[test]
+    fn a_panic_reaches_every_job_and_the_thread_is_dead() {
+        let (thread, runs) = start(4);
+        let (running, _end) = submit(&thread, "wait");
+        runs.recv_timeout(SOON).unwrap();
+        let (_, panicking) = submit(&thread, "panic");
+        let (_, waiting) = submit(&thread, "after");
+        running.cancel();
+        for end in [panicking, waiting] {
+            let error = end.recv_timeout(SOON).unwrap().unwrap_err();
+            assert_eq!(error.to_string(), "the engine failed and has stopped: boom");
+        }
+        assert!(!thread.is_alive());
+        assert_eq!(thread.submit(job("late").0), Err(SubmitError::Stopped));
+    }
+
+    #[test]
+    fn dropping_cancels_what_runs_and_ends_what_waits() {
+        let (thread, runs) = start(4);
+        let (_, running) = submit(&thread, "wait");
+        runs.recv_timeout(SOON).unwrap();
+        let (_, waiting) = submit(&thread, "after");
+        drop(thread);
+        assert!(running.try_recv().unwrap().is_ok());
+        assert!(matches!(waiting.try_recv().unwrap(), Err(JobError::Stopped)));
+    }
+
+    #[test]
+    fn failing_to_open_is_the_starters_error() {
+        let no = || Err::<(Fake, ()), _>(RequestError::Template("no".into()).into());
+        assert!(matches!(EngineThread::start(1, no), Err(JobError::Engine(_))));
+        let panics = || -> Result<(Fake, ()), EngineError> { panic!("boom") };
+        assert!(matches!(EngineThread::start(1, panics), Err(JobError::Panicked(_))));
+    }
+}

@@ -7,6 +7,7 @@ mod interrupt;
 mod plan;
 mod prompt;
 mod run;
+mod serve;
 mod terminal;
 
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -14,7 +15,7 @@ use std::io;
 use std::process::ExitCode;
 
 use clap::Parser;
-use lily_engine::engine::Engine;
+use lily_engine::engine::{Engine, EngineError, EngineOptions};
 use lily_engine::request::{Completion, FinishReason, Request};
 
 use flags::{Cli, Command, ModelFlags};
@@ -28,7 +29,7 @@ fn main() -> ExitCode {
         Command::Chat(flags) => chat::chat(&flags),
         Command::Run(flags) => run::run(&flags),
         Command::Plan(flags) => plan::plan(&flags),
-        Command::Serve(_) => Err(anyhow::anyhow!("serve is not here yet")),
+        Command::Serve(flags) => serve::serve(&flags),
     };
     match result {
         Ok(code) => code,
@@ -40,16 +41,21 @@ fn main() -> ExitCode {
     }
 }
 
-/// Loads the model, with one line on stderr if the flags did not name it, and its warnings.
-///
-/// # Errors
-/// One sentence naming the file and the field.
-fn open_engine(flags: &ModelFlags) -> anyhow::Result<Engine> {
+/// What to open, with one line on stderr if the flags did not name the model.
+fn engine_options(flags: &ModelFlags) -> EngineOptions {
     let (options, why) = flags.engine_options();
     if let Some(why) = why {
         note(why);
     }
-    let engine = Engine::open(&options)?;
+    options
+}
+
+/// Loads the model and passes its warnings on.
+///
+/// # Errors
+/// One sentence naming the file and the field.
+fn open_engine(options: &EngineOptions) -> Result<Engine, EngineError> {
+    let engine = Engine::open(options)?;
     for warning in engine.info().warnings {
         note(format_args!("warning: {warning}"));
     }
