@@ -7,6 +7,7 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use lily_engine::checkpoint::cached_model;
 use lily_engine::engine::{EmbeddedModel, EngineOptions, ModelSource, Precision};
 use lily_engine::request::{Prompt, Request, RequestError, SamplingParams};
 
@@ -316,11 +317,6 @@ fn hub_dir(env: Env) -> Option<PathBuf> {
     let cache =
         env("XDG_CACHE_HOME").map(PathBuf::from).or_else(|| env("HOME").map(|home| Path::new(&home).join(".cache")))?;
     Some(cache.join("huggingface").join("hub"))
-}
-
-/// Stands in for `lily_engine::checkpoint::cached_model` until that lands.
-fn cached_model(_hub: &Path, _repo: &str) -> Option<PathBuf> {
-    None
 }
 
 #[cfg(test)]

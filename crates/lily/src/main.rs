@@ -56,7 +56,7 @@ fn engine_options(flags: &ModelFlags) -> EngineOptions {
 /// One sentence naming the file and the field.
 fn open_engine(options: &EngineOptions) -> Result<Engine, EngineError> {
     let engine = Engine::open(options)?;
-    for warning in engine.info().warnings {
+    for warning in &engine.info().warnings {
         note(format_args!("warning: {warning}"));
     }
     Ok(engine)

@@ -37,8 +37,8 @@ pub fn run(flags: &RunFlags) -> anyhow::Result<ExitCode> {
     let guard = interrupts.guard();
     let completion = if flags.json {
         let completion = engine.generate(&request, &guard.token, &mut |_| ControlFlow::Continue(()))?;
-        let model = engine.info().name;
-        terminal::write_stdout(&format!("{}\n", report(&completion, &request.sampling, &model)))?;
+        let model = &engine.info().name;
+        terminal::write_stdout(&format!("{}\n", report(&completion, &request.sampling, model)))?;
         completion
     } else {
         stream(&mut engine, &request, &guard.token)?

@@ -71,7 +71,6 @@ impl From<SubmitError> for ApiError {
 }
 
 impl From<JobError> for ApiError {
-    #[allow(unreachable_patterns)] // while requests are all that can fail in an engine
     fn from(error: JobError) -> Self {
         match error {
             JobError::Engine(EngineError::Request(error)) => error.into(),

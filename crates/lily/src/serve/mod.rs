@@ -49,7 +49,7 @@ pub fn serve(flags: &ServeFlags) -> anyhow::Result<ExitCode> {
     let options = crate::engine_options(&flags.model);
     let (engine, (model, defaults)) = EngineThread::start(flags.queue.get(), move || {
         let engine = crate::open_engine(&options)?;
-        let facts = (engine.info(), engine.default_sampling());
+        let facts = (engine.info().clone(), engine.default_sampling());
         Ok((engine, facts))
     })?;
     let address = listener.local_addr().context("address")?;
