@@ -4,8 +4,8 @@ use std::error::Error as _;
 use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use minijinja::value::{Kwargs, ValueKind, from_args};
 use minijinja::syntax::SyntaxConfig;
+use minijinja::value::{Kwargs, ValueKind, from_args};
 use minijinja::{Environment, Error, ErrorKind, Output, State, Value};
 
 use super::pyjson::{self, JsonStyle};
@@ -150,7 +150,17 @@ fn strip<'a>(text: &'a str, chars: Option<&str>, start: bool, end: bool) -> &'a 
 /// left as they stand.
 fn strftime(format: &str, seconds: u64) -> String {
     const MONTHS: [&str; 12] = [
-        "January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November",
+        "January",
+        "February",
+        "March",
+        "April",
+        "May",
+        "June",
+        "July",
+        "August",
+        "September",
+        "October",
+        "November",
         "December",
     ];
     const DAYS: [&str; 7] = ["Thursday", "Friday", "Saturday", "Sunday", "Monday", "Tuesday", "Wednesday"];

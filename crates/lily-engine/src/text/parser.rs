@@ -201,7 +201,8 @@ impl OutputParser {
         let progress = scanner.advance(&self.pending);
         let (wrapped, start) = (scanner.wrapped, scanner.start);
         // A function without `<tool_call>` is prose unless it names a tool.
-        let is_prose = !wrapped && scanner.calls.iter().any(|call| !call.name.is_empty() && !self.tools.has(&call.name));
+        let is_prose =
+            !wrapped && scanner.calls.iter().any(|call| !call.name.is_empty() && !self.tools.has(&call.name));
         match progress {
             Progress::Incomplete if !is_prose => {
                 if end {

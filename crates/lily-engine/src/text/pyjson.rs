@@ -174,13 +174,18 @@ pub(super) fn float_repr(value: f64) -> String {
     if value.is_infinite() {
         return if value > 0.0 { "Infinity" } else { "-Infinity" }.into();
     }
-    // Rust prints the shortest digits that read back, as Python does; only the layout differs.
-    let scientific = format!("{value:e}");
+    // Both print the shortest digits that read back. Where two such decimals are equally near, Python takes the
+    // even one, which is also what Rust rounds to when told how many digits.
+    let shortest = format!("{value:e}");
+    let digits = shortest.split('e').next().unwrap_or_default().bytes().filter(u8::is_ascii_digit).count();
+    let rounded = format!("{value:.*e}", digits - 1);
+    let scientific = if rounded.parse() == Ok(value) { rounded } else { shortest };
+
     let (mantissa, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
     let exponent: i32 = exponent.parse().unwrap_or(0);
     if (-4..16).contains(&exponent) {
-        let fixed = format!("{value}");
-        return if fixed.contains('.') { fixed } else { fixed + ".0" };
+        let decimals = (digits as i32 - 1 - exponent).max(1) as usize;
+        return format!("{value:.decimals$}");
     }
     let sign = if exponent < 0 { '-' } else { '+' };
     format!("{mantissa}e{sign}{:02}", exponent.unsigned_abs())

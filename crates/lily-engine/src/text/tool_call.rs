@@ -50,7 +50,10 @@ enum Stage {
     ParameterOrEnd,
     Key,
     /// Begins at `start`; no end before `searched`.
-    Value { start: usize, searched: usize },
+    Value {
+        start: usize,
+        searched: usize,
+    },
     Close,
 }
 
