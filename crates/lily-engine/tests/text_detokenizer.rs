@@ -1,4 +1,5 @@
 //! Streamed text equals decoded text, wherever the tokens cut it.
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,5 +1,6 @@
 //! Output text → reasoning, content, calls. Every case also runs cut into single characters, in two pieces at every
 //! place, and cut at random: the joined events must be the same.
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use lily_engine::request::{Event, ToolCall};
 use lily_engine::text::OutputParser;
@@ -219,6 +220,8 @@ fn code_in_a_value_is_exact() {
         "\n\nfirst lines empty\r\n\ttab 🙂\n\n",
         "</",
         "</think>",
+        "if text.startswith(\"<tool_call>\"):",
+        "Example:\n<tool_call>\n<function=ping>\n<parameter=a>\n1\n</parameter>\n</function>\n</tool_call>\nend",
     ];
     for code in codes {
         let text = format!(
