@@ -471,28 +471,34 @@ impl<'a> Run<'_, 'a> {
         let out = ColumnsMut::new(self.out(&o.act.out, pairs), o.act.out.cols);
         let parts = self.step.scratch();
         let groups = &o.gate.groups;
-        self.each_expert(groups, o.gate.weight.rows, 2 * o.gate.weight.cols, &parts, |expert, order, columns, scratch| {
-            let weights = [&o.gate.weight, &o.up.weight].map(|m| self.step.matrix(m, expert));
-            for start in columns.clone().step_by(GATE_UP_COLUMNS) {
-                let columns = start..(start + GATE_UP_COLUMNS).min(columns.end);
-                // SAFETY: tasks of one expert take disjoint columns, of different experts disjoint rows (pairs).
-                let mut out = unsafe { out.split(columns.clone()) };
-                for order in order.chunks(GATE_UP_ROWS) {
-                    let width = columns.len();
-                    let Scratch { kernel, tile, .. } = scratch;
-                    let (gate, up) = tile[..2 * order.len() * width].split_at_mut(order.len() * width);
-                    for (w, half) in weights.iter().zip([&mut *gate, &mut *up]) {
-                        let rows = RowMap::Gather { order, pairs_per_row };
-                        let mut half = ColumnsMut::new(half, width);
-                        matmul(self.isa, w, &x, &rows, columns.clone(), kernel, &mut half);
-                    }
-                    let halves = gate.chunks_exact(width).zip(up.chunks_exact(width));
-                    for (&pair, (gate, up)) in order.iter().zip(halves) {
-                        ops::swiglu::simd::swiglu(self.isa, gate, up, out.row(pair as usize));
+        self.each_expert(
+            groups,
+            o.gate.weight.rows,
+            2 * o.gate.weight.cols,
+            &parts,
+            |expert, order, columns, scratch| {
+                let weights = [&o.gate.weight, &o.up.weight].map(|m| self.step.matrix(m, expert));
+                for start in columns.clone().step_by(GATE_UP_COLUMNS) {
+                    let columns = start..(start + GATE_UP_COLUMNS).min(columns.end);
+                    // SAFETY: tasks of one expert take disjoint columns, of different experts disjoint rows (pairs).
+                    let mut out = unsafe { out.split(columns.clone()) };
+                    for order in order.chunks(GATE_UP_ROWS) {
+                        let width = columns.len();
+                        let Scratch { kernel, tile, .. } = scratch;
+                        let (gate, up) = tile[..2 * order.len() * width].split_at_mut(order.len() * width);
+                        for (w, half) in weights.iter().zip([&mut *gate, &mut *up]) {
+                            let rows = RowMap::Gather { order, pairs_per_row };
+                            let mut half = ColumnsMut::new(half, width);
+                            matmul(self.isa, w, &x, &rows, columns.clone(), kernel, &mut half);
+                        }
+                        let halves = gate.chunks_exact(width).zip(up.chunks_exact(width));
+                        for (&pair, (gate, up)) in order.iter().zip(halves) {
+                            ops::swiglu::simd::swiglu(self.isa, gate, up, out.row(pair as usize));
+                        }
                     }
                 }
-            }
-        });
+            },
+        );
     }
 
     fn combine_experts(&self, o: &ops::combine_experts::CombineExperts) {
