@@ -1,6 +1,7 @@
 //! Ops, plans, devices. Knows no model and no requests.
 
 pub mod backend; // what a device offers
+pub mod check; // the cases that check and bench share, and the check
 pub mod cpu; // the CPU device
 pub mod inputs; // what changes from step to step
 pub mod mapped; // weight files in memory

@@ -10,7 +10,7 @@ use crate::inputs::{SequenceInputs, StepInputs};
 use crate::mapped::MappedFile;
 use crate::op::{Access, Op};
 use crate::plan::Plan;
-use crate::tensor::Space;
+use crate::tensor::{DType, Space};
 
 /// Fills memory that nothing has written: NaN as f32, f16 and bf16, out of range as an index.
 pub const POISON: u8 = 0xFF;
@@ -24,6 +24,19 @@ pub(super) enum At<'a> {
     State(&'a SequenceInputs),
     /// A KV block.
     Block(u32),
+}
+
+/// One counted write of an op.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Store {
+    /// Where, as the op declares it.
+    pub declared: Access,
+    /// Where really.
+    pub place: Place,
+    /// First byte within the place.
+    pub start: usize,
+    /// Type of the elements.
+    pub dtype: DType,
 }
 
 /// What the running op declared, and what it has touched so far.
@@ -54,6 +67,7 @@ pub struct Memory {
     step_tokens: Option<Vec<u8>>,
     token_slot: usize,
     current: Option<Current>,
+    stores: Vec<Store>,
 }
 
 impl Memory {
@@ -157,6 +171,7 @@ impl Memory {
             assert!(!reads.iter().any(|r| r.overlaps(write)), "{name} works in place: {write:?}");
         }
         let (read, written) = Default::default();
+        self.stores.clear();
         self.current = Some(Current { name, reads, writes, read, written });
     }
 
@@ -165,6 +180,11 @@ impl Memory {
         self.temps.clear();
         self.stored_temps.clear();
         self.current.take().map_or((0, 0), |c| (c.read.len(), c.written.len()))
+    }
+
+    /// The counted writes of the last op.
+    pub(crate) fn stores(&self) -> &[Store] {
+        &self.stores
     }
 
     /// A checked and counted read.
@@ -196,7 +216,7 @@ impl Memory {
     }
 
     /// A checked and counted write.
-    pub(super) fn store(&mut self, space: Space, offset: usize, at: At<'_>, bytes: &[u8]) {
+    pub(super) fn store(&mut self, space: Space, offset: usize, at: At<'_>, dtype: DType, bytes: &[u8]) {
         let (place, start) = self.resolve(space, offset, at);
         let range = start..start + bytes.len();
         let name = self.current.as_ref().map_or("test", |c| c.name);
@@ -218,6 +238,7 @@ impl Memory {
                 bytes.len()
             );
             c.written.insert(place, range.clone());
+            self.stores.push(Store { declared: access, place, start, dtype });
         }
         let to = self.bytes_mut(place);
         assert!(range.end <= to.len(), "{name} writes past the end of {space:?}: {} bytes from {offset}", bytes.len());

@@ -7,9 +7,13 @@ pub mod math;
 mod memory;
 mod run;
 mod tensors;
+#[cfg(test)]
+mod tests;
 pub mod weights;
 
 pub use backend::ReferenceBackend;
+pub(crate) use byte_set::Place;
 pub use memory::Memory;
+pub(crate) use memory::{POISON, Store};
 pub use run::{DispatchTouch, run_observed, run_op, run_plan};
 pub use tensors::KvRow;

@@ -87,33 +87,33 @@ impl Memory {
     /// Writes some elements of a row of floats.
     pub fn set_floats(&mut self, t: &Tensor, row: usize, first: usize, values: &[f64]) {
         let to = elements(t, row, first..first + values.len());
-        self.store(to.space, to.offset, At::Step, &encode(t.dtype, values));
+        self.store(to.space, to.offset, At::Step, t.dtype, &encode(t.dtype, values));
     }
 
     /// Writes a row of u32.
     pub fn set_ids(&mut self, t: &Tensor, row: usize, ids: &[u32]) {
         assert_eq!((t.dtype, ids.len()), (DType::U32, t.cols));
         let bytes: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()).collect();
-        self.store(t.space, t.offset + row * t.row_bytes(), At::Step, &bytes);
+        self.store(t.space, t.offset + row * t.row_bytes(), At::Step, t.dtype, &bytes);
     }
 
     /// Writes a row of i8.
     pub fn set_codes(&mut self, t: &Tensor, row: usize, codes: &[i8]) {
         assert_eq!((t.dtype, codes.len()), (DType::I8, t.cols));
         let bytes: Vec<u8> = codes.iter().flat_map(|code| code.to_le_bytes()).collect();
-        self.store(t.space, t.offset + row * t.row_bytes(), At::Step, &bytes);
+        self.store(t.space, t.offset + row * t.row_bytes(), At::Step, t.dtype, &bytes);
     }
 
     /// Writes a row of a sequence's recurrent state.
     pub fn set_state_row(&mut self, sequence: &SequenceInputs, t: &Tensor, row: usize, values: &[f64]) {
         let to = elements(t, row, 0..t.cols);
-        self.store(to.space, to.offset, At::State(sequence), &encode(t.dtype, values));
+        self.store(to.space, to.offset, At::State(sequence), t.dtype, &encode(t.dtype, values));
     }
 
     /// Writes a head's key or value at a position.
     pub fn set_kv_row(&mut self, sequence: &SequenceInputs, layer: &KvLayer, at: KvRow, values: &[f64]) {
         let (block, offset) = at.place(sequence, layer);
-        self.store(Space::Kv, offset, At::Block(block), &encode(layer.dtype, values));
+        self.store(Space::Kv, offset, At::Block(block), layer.dtype, &encode(layer.dtype, values));
     }
 
     /// The first rows of a float tensor as f32, from outside a step: unchecked and uncounted.
