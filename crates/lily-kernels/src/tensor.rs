@@ -75,3 +75,69 @@ pub struct Matrix {
     /// Scales and biases, `[experts, rows, cols / group]` each; `None` for dense formats.
     pub affine: Option<(FileSlice, FileSlice)>,
 }
+
+/// Where an operand lives. Virtual: what each name stands for is settled when a step is submitted, so that
+/// nothing per-step is baked into a dispatch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Space {
+    /// A temporary of the plan being recorded; becomes a range of `Arena` when the plan is finished.
+    Temp(u32),
+    /// The device's one scratch buffer.
+    Arena,
+    /// Small f32 tensors (norms, conv taps, gates), uploaded once.
+    Constants,
+    /// A mapped weight file.
+    Weights(u32),
+    /// The half of each sequence's recurrent state that this step reads.
+    StateIn,
+    /// The half that it writes. Ping-pong: a step that ran past a stop is undone by choosing the other half.
+    StateOut,
+    /// One KV block: offsets are relative to the start of whichever block the block table names.
+    Kv,
+    /// Token ids of this step, one slot per row.
+    Tokens,
+    /// Token ids of the next step: sampling writes here, so that a step can be submitted before the last is read.
+    NextTokens,
+    /// Logits, kept until the next step that writes logits.
+    Logits,
+}
+
+/// A dense row-major `[rows, cols]` operand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Tensor {
+    /// Where it lives.
+    pub space: Space,
+    /// First byte within the space.
+    pub offset: usize,
+    /// Rows; for per-token tensors the plan's bucket, of which a step may use fewer.
+    pub rows: usize,
+    /// Elements of a row.
+    pub cols: usize,
+    /// Element type.
+    pub dtype: DType,
+}
+
+impl Tensor {
+    /// Bytes of the whole tensor.
+    pub const fn bytes(&self) -> usize {
+        self.rows * self.row_bytes()
+    }
+
+    /// Bytes of one row.
+    pub const fn row_bytes(&self) -> usize {
+        self.cols * self.dtype.bytes()
+    }
+}
+
+impl Matrix {
+    /// Bytes of one expert's codes, scales and biases together.
+    pub fn expert_bytes(&self) -> usize {
+        let affine = self.affine.map_or(0, |(s, b)| s.bytes + b.bytes);
+        (self.weight.bytes + affine) as usize / self.experts
+    }
+
+    /// Bytes of one row's codes, scales and biases together.
+    pub fn row_bytes(&self) -> usize {
+        self.expert_bytes() / self.rows
+    }
+}

@@ -1,0 +1,137 @@
+//! What a device offers, at the grain of a whole plan. One virtual call a step; no call per op.
+
+use std::sync::Arc;
+
+use crate::inputs::StepInputs;
+use crate::mapped::MappedFile;
+use crate::op::Op;
+use crate::plan::Plan;
+use crate::tensor::{Space, Tensor};
+
+/// A device buffer: a sequence's recurrent state, a snapshot, the KV block pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, PartialOrd, Ord)]
+pub struct BufferId(pub u32);
+
+/// A compiled plan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ExecutableId(pub u32);
+
+/// A submitted step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Ticket(pub u64);
+
+/// A failure of the device, not of the caller.
+#[derive(Debug, thiserror::Error)]
+pub enum DeviceError {
+    /// Memory ran out.
+    #[error("not enough memory: {what} needs {bytes} bytes; lower --context, or close other programs")]
+    OutOfMemory {
+        /// What was being allocated.
+        what: &'static str,
+        /// How much.
+        bytes: usize,
+    },
+    /// The device cannot run this plan.
+    #[error("the {device} device cannot run this model: {reason}")]
+    Unsupported {
+        /// Device name.
+        device: &'static str,
+        /// What is missing.
+        reason: String,
+    },
+    /// Worker threads could not be started.
+    #[error("cannot start worker threads: {0}")]
+    Threads(std::io::Error),
+}
+
+/// Reads tensors of a step that is being run one dispatch at a time.
+pub trait Observer {
+    /// Called after each dispatch; `read` gives a tensor's true rows as f32.
+    fn after(&mut self, index: usize, op: &Op, read: &dyn Fn(&Tensor, usize) -> Vec<f32>);
+}
+
+/// A device. Copies, writes and steps take effect in the order of the calls.
+pub trait Backend: Send {
+    /// Device and instruction set in words.
+    fn describe(&self) -> String;
+
+    /// Makes a weight file readable for plans, as `Space::Weights(n)`: n counts the calls from 0.
+    ///
+    /// # Errors
+    /// The device cannot map or hold the file.
+    fn open_weights(&mut self, file: Arc<MappedFile>) -> Result<(), DeviceError>;
+
+    /// Sets `Space::Constants`.
+    ///
+    /// # Errors
+    /// Memory ran out.
+    fn upload_constants(&mut self, values: &[f32]) -> Result<(), DeviceError>;
+
+    /// A zeroed buffer; pages that are never touched cost nothing.
+    ///
+    /// # Errors
+    /// Memory ran out.
+    fn allocate(&mut self, what: &'static str, bytes: usize) -> Result<BufferId, DeviceError>;
+
+    /// Gives a buffer back.
+    fn free(&mut self, buffer: BufferId);
+
+    /// Names the buffer that holds KV blocks, and the bytes of one block.
+    fn bind_kv(&mut self, pool: BufferId, block_bytes: usize);
+
+    /// Copies `bytes` between buffers, in step order.
+    fn copy(&mut self, from: (BufferId, usize), to: (BufferId, usize), bytes: usize);
+
+    /// Zeroes a range, in step order.
+    fn clear(&mut self, buffer: BufferId, offset: usize, bytes: usize);
+
+    /// Writes a range, in step order.
+    fn write(&mut self, buffer: BufferId, offset: usize, bytes: &[u8]);
+
+    /// Waits, then reads a buffer.
+    fn read(&mut self, buffer: BufferId, offset: usize, out: &mut [u8]);
+
+    /// Prepares a plan. Grows the scratch memory to the largest plan seen; after that steps allocate nothing.
+    ///
+    /// # Errors
+    /// Memory ran out, or an op has no kernel here.
+    fn compile(&mut self, plan: Arc<Plan>) -> Result<ExecutableId, DeviceError>;
+
+    /// Forgets a plan.
+    fn discard(&mut self, executable: ExecutableId);
+
+    /// Queues a step.
+    ///
+    /// # Errors
+    /// The device failed.
+    fn submit(&mut self, executable: ExecutableId, inputs: &StepInputs) -> Result<Ticket, DeviceError>;
+
+    /// Waits for a step.
+    ///
+    /// # Errors
+    /// The device failed while running it.
+    fn wait(&mut self, ticket: Ticket) -> Result<(), DeviceError>;
+
+    /// Logits of the last step that wrote them, `[outputs, vocab_size]`; waits first.
+    fn logits(&mut self, rows: usize, cols: usize, out: &mut [f32]);
+
+    /// Ids that the last sampling left in a token slot, one per output row; waits first.
+    fn sampled(&mut self, token_slot: usize, out: &mut [u32]);
+
+    /// Sets bytes of `Arena`, `Tokens`, `NextTokens` (slots 0 and 1) or `Logits`: for the op harness, which runs plans of one op.
+    fn poke(&mut self, space: Space, offset: usize, bytes: &[u8]);
+
+    /// Reads what `poke` sets.
+    fn peek(&mut self, space: Space, offset: usize, out: &mut [u8]);
+
+    /// Runs a step one dispatch at a time, showing each result.
+    ///
+    /// # Errors
+    /// The device failed.
+    fn observe(
+        &mut self,
+        executable: ExecutableId,
+        inputs: &StepInputs,
+        observer: &mut dyn Observer,
+    ) -> Result<(), DeviceError>;
+}

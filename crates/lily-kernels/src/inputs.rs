@@ -1,0 +1,102 @@
+//! Everything of a step that changes from step to step: token ids, positions, lengths, block tables, sampling.
+//! Filled by the engine into preallocated vectors; nothing here is baked into a plan.
+
+use crate::backend::BufferId;
+use crate::op::{Counts, Rows};
+
+/// Positions in one KV block.
+pub const KV_BLOCK: usize = 256;
+
+/// One sequence of a step.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct SequenceInputs {
+    /// Its first row in the step.
+    pub first_row: usize,
+    /// Its rows in the step: a prefill chunk's tokens, or 1.
+    pub num_rows: usize,
+    /// Positions already in its cache; its first row has this position.
+    pub start: usize,
+    /// Its recurrent state: two halves in one buffer.
+    pub state: BufferId,
+    /// Which half (0 or 1) this step reads; it writes the other.
+    pub state_half: usize,
+    /// KV block of each 256 positions, enough for `start + num_rows`.
+    pub block_table: Vec<u32>,
+}
+
+/// How one output row's token is chosen.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SamplingInputs {
+    /// 0 is arg max.
+    pub temperature: f32,
+    /// 0 keeps all.
+    pub top_k: u32,
+    /// In (0, 1].
+    pub top_p: f32,
+    /// In [0, 1].
+    pub min_p: f32,
+    /// Seed of the counter-based generator.
+    pub seed: u64,
+    /// Position of the token being drawn: the generator's counter.
+    pub counter: u64,
+    /// Ids from here on are padding of the vocabulary and are never chosen.
+    pub vocab_limit: u32,
+}
+
+/// Inputs of one step.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct StepInputs {
+    /// Token ids, one per row; ignored where `tokens_on_device`.
+    pub tokens: Vec<u32>,
+    /// Take the ids that the previous step's sampling left in the token slots.
+    pub tokens_on_device: bool,
+    /// Which of the two token slots this step reads; sampling writes the other.
+    pub token_slot: usize,
+    /// The sequences, rows ascending.
+    pub sequences: Vec<SequenceInputs>,
+    /// Rows whose logits are wanted, ascending.
+    pub outputs: Vec<u32>,
+    /// One per output row, for plans that sample.
+    pub sampling: Vec<SamplingInputs>,
+}
+
+impl StepInputs {
+    /// True rows of a per-row op.
+    pub fn rows(&self, rows: Rows) -> usize {
+        match rows {
+            Rows::Tokens => self.num_tokens(),
+            Rows::Outputs => self.outputs.len(),
+        }
+    }
+
+    /// Tokens in this step.
+    pub fn num_tokens(&self) -> usize {
+        self.sequences.iter().map(|s| s.num_rows).sum()
+    }
+
+    /// The sequence of a row and the row's position in it.
+    pub fn locate(&self, row: usize) -> (&SequenceInputs, usize) {
+        let s = self
+            .sequences
+            .iter()
+            .find(|s| (s.first_row..s.first_row + s.num_rows).contains(&row))
+            .expect("every row belongs to a sequence");
+        (s, s.start + row - s.first_row)
+    }
+
+    /// Sizes from which costs follow. `experts_hit` is only known once a layer has routed.
+    pub fn counts(&self, experts_hit: usize) -> Counts {
+        let mut distinct: Vec<u32> = self.tokens.clone();
+        distinct.sort_unstable();
+        distinct.dedup();
+        Counts {
+            tokens: self.num_tokens(),
+            outputs: self.outputs.len(),
+            sequences: self.sequences.len(),
+            kv_positions: self.sequences.iter().map(|s| s.start + s.num_rows).sum(),
+            attended: self.sequences.iter().map(|s| (0..s.num_rows).map(|i| s.start + i + 1).sum::<usize>()).sum(),
+            experts_hit,
+            distinct_tokens: distinct.len(),
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! A step as data: recorded once per `PlanKey`, replayed with fresh `StepInputs`.
+//! record → fuse → hazard (stages) → arena (scratch memory) → `Plan`. Lowering belongs to the devices.
+
+mod arena;
+mod fuse;
+mod hazard;
+mod print;
+mod record;
+
+pub use fuse::FUSIONS;
+pub use record::{Recorder, Weight};
+
+use crate::op::{Cost, Counts, Op, Rows};
+use crate::switches::Switches;
+use crate::tensor::Tensor;
+
+/// A step is one sequence's prefill chunk or N one-token decodes, never mixed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Phase {
+    /// One sequence, many tokens.
+    Prefill,
+    /// Many sequences, one token each.
+    Decode,
+}
+
+/// A step is two plans, so that sampling can wait for a grammar while the next forward pass already runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Program {
+    /// Tokens to logits.
+    Forward,
+    /// Logits to the next step's tokens.
+    Sample,
+}
+
+/// Which rows get logits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Logits {
+    /// None: a prefill chunk that is not the last.
+    None,
+    /// One row per sequence.
+    Last,
+    /// Every row.
+    All,
+}
+
+/// Number formats.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Precision {
+    /// f32 throughout; for tests against goldens.
+    Exact,
+    /// int8 activations in the quantized matmuls (router, gates and the a/b projections keep f32), bf16 KV.
+    Fast,
+}
+
+/// What a plan depends on. True counts are in `StepInputs`; buckets bound them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct PlanKey {
+    /// Forward or sample.
+    pub program: Program,
+    /// Prefill or decode.
+    pub phase: Phase,
+    /// Most tokens of a step.
+    pub token_bucket: usize,
+    /// Most sequences of a step.
+    pub sequence_bucket: usize,
+    /// Rows with logits.
+    pub logits: Logits,
+    /// Number formats.
+    pub precision: Precision,
+    /// Optimisations.
+    pub switches: Switches,
+}
+
+impl PlanKey {
+    /// Most rows with logits.
+    pub const fn output_bucket(&self) -> usize {
+        match self.logits {
+            Logits::None => 0,
+            Logits::Last => self.sequence_bucket,
+            Logits::All => self.token_bucket,
+        }
+    }
+}
+
+/// One dispatch of a plan.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Dispatch {
+    /// What runs.
+    pub op: Op,
+    /// Dispatches of one stage touch no common byte that either writes; stages follow one another.
+    pub stage: usize,
+    /// Place in the model, e.g. `layers.3`.
+    pub scope: String,
+}
+
+/// A tensor worth looking at when a step is run one dispatch at a time.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Tap {
+    /// e.g. `hidden.03`.
+    pub name: String,
+    /// Dispatch that writes it; later ones may reuse its bytes.
+    pub dispatch: usize,
+    /// Where.
+    pub tensor: Tensor,
+    /// True rows.
+    pub rows: Rows,
+}
+
+/// A recorded step.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Plan {
+    /// What it was recorded for.
+    pub key: PlanKey,
+    /// In stage order.
+    pub dispatches: Vec<Dispatch>,
+    /// Number of stages.
+    pub stages: usize,
+    /// Scratch memory. Does not depend on the context length.
+    pub arena_bytes: usize,
+    /// Bytes of `Space::Logits`.
+    pub logits_bytes: usize,
+    /// Named tensors.
+    pub taps: Vec<Tap>,
+    /// Hits of each fusion, in table order.
+    pub fusions: Vec<(&'static str, usize)>,
+}
+
+impl Plan {
+    /// Traffic and arithmetic of a step of these sizes.
+    pub fn cost(&self, counts: &Counts) -> Cost {
+        self.dispatches.iter().map(|d| d.op.contract().cost(counts)).fold(Cost::default(), |a, b| a + b)
+    }
+
+    /// Table for people: see `lily plan`.
+    pub fn report(&self, counts: &Counts, dispatches: bool) -> String {
+        print::report(self, counts, dispatches)
+    }
+}
