@@ -2,11 +2,9 @@
 //! One thread owns an `Engine`; `schedule.rs` queues for it.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use lily_kernels::backend::{Backend, DeviceError};
 use lily_kernels::cpu::CpuBackend;
-use lily_kernels::inputs::KV_BLOCK;
 use lily_kernels::op::Counts;
 use lily_kernels::plan::{Logits, Phase, PlanKey, Program};
 
@@ -17,15 +15,13 @@ use crate::model::memory::MemoryLayout;
 use crate::model::qwen3_5::Qwen3_5;
 use crate::model::weights::Weights;
 use crate::request::{CancelToken, Completion, EventSink, Prompt, Request, RequestError, SamplingParams};
-use crate::session::{OutOfBlocks, Store};
-use crate::step::Stepper;
+use crate::runtime::Runtime;
+use crate::session::OutOfBlocks;
 use crate::text::{Codec, TextError};
 
 pub use lily_kernels::plan::Precision;
 pub use lily_kernels::switches::{SWITCHES, Switches};
 
-/// Sessions kept between requests.
-const MAX_SESSIONS: usize = 4;
 /// Bytes of snapshots that one session may keep.
 const SNAPSHOT_BYTES: usize = 512 << 20;
 
@@ -125,9 +121,8 @@ pub enum EngineError {
 
 /// A loaded model with its device, plans and sessions.
 pub struct Engine {
-    stepper: Stepper,
+    runtime: Runtime,
     codec: Codec,
-    store: Store,
     limits: Limits,
     defaults: SamplingParams,
     info: ModelInfo,
@@ -153,15 +148,11 @@ impl Engine {
         let mut checkpoint = Checkpoint::open(&options.source)?;
         let codec = open_codec(&checkpoint)?;
         let limits = limits(options, &checkpoint, &codec)?;
-        let config = checkpoint.config().clone();
-        let weights = Weights::load(&config, &mut checkpoint)?;
-        let memory = MemoryLayout::new(&config, options.precision);
-        let (backend, store) = prepare_device(backend, &checkpoint, &weights, &memory, &limits)?;
-        let info = describe(&checkpoint, &limits, &*backend);
+        let (context, precision) = (limits.context_length, options.precision);
+        let runtime = Runtime::load(&mut checkpoint, backend, context, precision, options.switches)?;
+        let info = describe(&checkpoint, &limits, &*runtime.stepper.backend);
         let defaults = default_sampling(&checkpoint);
-        let model = Qwen3_5 { config, weights, memory };
-        let stepper = Stepper::new(backend, model, options.precision, options.switches);
-        Ok(Self { stepper, codec, store, limits, defaults, info, checkpoint })
+        Ok(Self { runtime, codec, limits, defaults, info, checkpoint })
     }
 
     /// What was opened.
@@ -174,9 +165,9 @@ impl Engine {
         self.defaults
     }
 
-    /// Runs steps without text; for measurements and tests.
-    pub fn stepper(&mut self) -> (&mut Stepper, &mut Store) {
-        (&mut self.stepper, &mut self.store)
+    /// The model without text; for measurements and tests.
+    pub fn runtime(&mut self) -> &mut Runtime {
+        &mut self.runtime
     }
 
     /// Tokenizer and template.
@@ -205,22 +196,20 @@ impl Engine {
             Prompt::Raw(_) | Prompt::Tokens(_) => 0,
         };
         let answer = self.codec.answer(&request.prompt, prompt.open_think);
-        let memory = self.stepper.model().memory.clone();
-        let mut session = self.store.take(&mut *self.stepper.backend, &memory, &prompt.ids)?;
+        let mut session = self.runtime.take_session(&prompt.ids)?;
         let mut turn = Turn {
-            stepper: &mut self.stepper,
-            store: &mut self.store,
+            runtime: &mut self.runtime,
             session: &mut session,
             limits: &self.limits,
             cancel,
-            sink: &mut |event| sink(event),
+            sink,
             closed: false,
         };
         let result = turn.run(PromptIds { ids: &prompt.ids, stable }, request, answer);
         match &result {
-            Ok(_) => self.store.put(session),
+            Ok(_) => self.runtime.keep(session),
             // A failed step may have left half a state.
-            Err(_) => self.store.discard(&mut *self.stepper.backend, session),
+            Err(_) => self.runtime.discard(session),
         }
         result
     }
@@ -233,7 +222,7 @@ impl Engine {
         if prompt_tokens >= context_length {
             return Err(RequestError::TooLong { prompt_tokens, context_length });
         }
-        let rows = self.stepper.model().config.vocab_size;
+        let rows = self.runtime.stepper.model().config.vocab_size;
         match ids.iter().find(|&&id| id as usize >= rows) {
             Some(id) => Err(RequestError::Field {
                 field: "prompt",
@@ -282,24 +271,6 @@ fn limits(options: &EngineOptions, checkpoint: &Checkpoint, codec: &Codec) -> Re
         stop_ids,
         vocab_limit: u32::try_from(vocab).unwrap_or(u32::MAX),
     })
-}
-
-fn prepare_device(
-    mut backend: Box<dyn Backend>,
-    checkpoint: &Checkpoint,
-    weights: &Weights,
-    memory: &MemoryLayout,
-    limits: &Limits,
-) -> Result<(Box<dyn Backend>, Store), EngineError> {
-    for file in checkpoint.weight_files() {
-        backend.open_weights(Arc::clone(file))?;
-    }
-    backend.upload_constants(&weights.constants)?;
-    let blocks = limits.context_length.div_ceil(KV_BLOCK);
-    let pool = backend.allocate("the KV cache", blocks * memory.block_bytes)?;
-    backend.bind_kv(pool, memory.block_bytes);
-    let blocks = u32::try_from(blocks).map_err(|_| EngineError::Options("--context is too large".into()))?;
-    Ok((backend, Store::new(blocks, MAX_SESSIONS)))
 }
 
 fn describe(checkpoint: &Checkpoint, limits: &Limits, backend: &dyn Backend) -> ModelInfo {

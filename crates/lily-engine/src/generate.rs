@@ -9,8 +9,8 @@ use lily_kernels::plan::Logits;
 
 use crate::engine::EngineError;
 use crate::request::{CancelToken, Completion, Event, EventSink, FinishReason, Request, Timings, ToolCall, Usage};
-use crate::session::{Session, Store};
-use crate::step::Stepper;
+use crate::runtime::Runtime;
+use crate::session::Session;
 use crate::text::AnswerStream;
 
 /// What bounds a generation, from options and checkpoint.
@@ -38,11 +38,9 @@ pub struct PromptIds<'a> {
 }
 
 /// One request on one session.
-pub struct Turn<'a> {
-    /// Runs steps.
-    pub stepper: &'a mut Stepper,
-    /// For KV blocks.
-    pub store: &'a mut Store,
+pub struct Turn<'a, 's> {
+    /// Model and device.
+    pub runtime: &'a mut Runtime,
     /// The timeline, rewound to a prefix of the prompt.
     pub session: &'a mut Session,
     /// Bounds.
@@ -50,7 +48,7 @@ pub struct Turn<'a> {
     /// Asked for from outside.
     pub cancel: &'a CancelToken,
     /// Takes events.
-    pub sink: &'a mut EventSink<'a>,
+    pub sink: &'a mut EventSink<'s>,
     /// Set when the sink has had enough.
     pub closed: bool,
 }
@@ -63,7 +61,7 @@ struct Collected {
     tool_calls: Vec<ToolCall>,
 }
 
-impl Turn<'_> {
+impl Turn<'_, '_> {
     /// Runs the request to its end.
     ///
     /// # Errors
@@ -126,14 +124,14 @@ impl Turn<'_> {
     }
 
     fn keep_snapshot(&mut self) -> Result<(), EngineError> {
-        Ok(self.session.snapshot(&mut *self.stepper.backend, self.limits.snapshot_bytes)?)
+        Ok(self.session.snapshot(&mut *self.runtime.stepper.backend, self.limits.snapshot_bytes)?)
     }
 
     /// Computes what the session lacks of the prompt; `false` if cancelled on the way.
     fn prefill(&mut self, prompt: PromptIds) -> Result<bool, EngineError> {
         let total = prompt.ids.len();
         let missing = total - self.session.len();
-        self.store.reserve(&mut *self.stepper.backend, self.session, missing)?;
+        self.runtime.reserve(self.session, missing)?;
         while self.session.len() < total {
             if self.stopped() {
                 return Ok(false);
@@ -141,7 +139,7 @@ impl Turn<'_> {
             let at = self.session.len();
             let end = chunk_end(at, total, prompt.stable, self.limits.prefill_chunk);
             let logits = if end == total { Logits::Last } else { Logits::None };
-            self.stepper.prefill(self.session, &prompt.ids[at..end], logits)?;
+            self.runtime.stepper.prefill(self.session, &prompt.ids[at..end], logits)?;
             self.keep_snapshot()?;
             self.send(Event::Prefill { done: end, total });
         }
@@ -164,7 +162,7 @@ impl Turn<'_> {
             }
             let mut next = [0];
             let sampling = self.sampling(request, prompt_tokens + tokens.len());
-            self.stepper.sample(&[sampling], &mut next)?;
+            self.runtime.stepper.sample(&[sampling], &mut next)?;
             tokens.push(next[0]);
             if self.limits.stop_ids.contains(&next[0]) && !request.ignore_eos {
                 return Ok(FinishReason::Stop);
@@ -174,8 +172,8 @@ impl Turn<'_> {
                 return Ok(FinishReason::Cancelled);
             }
             if tokens.len() < budget {
-                self.store.reserve(&mut *self.stepper.backend, self.session, 1)?;
-                self.stepper.decode(&mut [self.session], &next, true)?;
+                self.runtime.reserve(self.session, 1)?;
+                self.runtime.stepper.decode(&mut [self.session], &next, true)?;
             }
         }
     }

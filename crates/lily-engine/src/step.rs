@@ -27,7 +27,7 @@ struct Compiled {
 pub struct Stepper {
     /// The device.
     pub backend: Box<dyn Backend>,
-    model: Qwen3_5,
+    pub(crate) model: Qwen3_5,
     precision: Precision,
     switches: Switches,
     plans: HashMap<PlanKey, Compiled>,

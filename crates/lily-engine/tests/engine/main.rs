@@ -1,0 +1,12 @@
+//! The whole engine on real checkpoints: goldens, behaviour, byte equality, memory.
+#![allow(clippy::unwrap_used, reason = "all of this is test code")]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod behaviour; // cases.json at its floors
+mod bytes; // the same bytes, however the work is cut
+mod fidelity; // fast precision against the f32 golden
+mod golden; // exact precision against mlx-lm and transformers
+mod harness; // running steps, reading goldens
+mod memory; // arena, sessions, cancellation
