@@ -153,11 +153,12 @@ impl Guard<'_> {
 
     /// Marks the frame of a message that is wholly a tool response from outside its tags.
     fn user_content(&self, text: &str, outer: char) -> String {
-        let inside = text.trim().strip_prefix(RESPONSE_START).and_then(|rest| rest.strip_suffix(RESPONSE_END));
-        let Some(inside) = inside else {
+        let framed = text.trim();
+        let inside = framed.strip_prefix(RESPONSE_START).and_then(|rest| rest.strip_suffix(RESPONSE_END));
+        let (Some(inside), Some((before, after))) = (inside, text.split_once(framed)) else {
             return self.text(text);
         };
-        format!("{RESPONSE_START}{outer}{}{outer}{RESPONSE_END}", self.text(inside))
+        format!("{before}{RESPONSE_START}{outer}{}{outer}{RESPONSE_END}{after}", self.text(inside))
     }
 }
 

@@ -15,6 +15,9 @@ use super::{Rendered, TextError};
 /// Ends of a turn in this model family; they end a generation whatever `tokenizer_config.json` names.
 const TURN_ENDS: [&str; 2] = ["<|im_end|>", "<|endoftext|>"];
 
+/// Ids are below this: a bound on the tables that a damaged file can ask for.
+const MAX_VOCAB: u32 = 1 << 22;
+
 /// Text ↔ ids.
 #[derive(Debug)]
 pub struct Tokenizer {
@@ -105,7 +108,9 @@ impl Tokenizer {
         };
 
         file.added_tokens.retain(|token| !token.content.is_empty());
-        let table = ByteTable::new(&file);
+        let table = ByteTable::new(&file).map_err(|id| {
+            file_error("tokenizer.json", &format!("token id {id} is not below {MAX_VOCAB}, the most Lily takes"))
+        })?;
         let mut plain = tokenizers::Tokenizer::new(file.model);
         plain.with_normalizer(file.normalizer).map_err(|e| file_error("tokenizer.json", &e))?;
         plain.with_pre_tokenizer(file.pre_tokenizer);
@@ -278,13 +283,18 @@ impl Tokenizer {
 }
 
 impl ByteTable {
-    fn new(file: &TokenizerFile) -> Self {
+    /// `Err` holds an id that is too large.
+    fn new(file: &TokenizerFile) -> Result<Self, u32> {
         let alphabet = byte_alphabet();
         let mut tokens: Vec<(u32, Vec<u8>)> =
             file.model.get_vocab().into_iter().map(|(token, id)| (id, undo_alphabet(&token, &alphabet))).collect();
         // After the vocabulary, so that an added token that repeats one wins.
         tokens.extend(file.added_tokens.iter().map(|t| (t.id, undo_alphabet(&t.content, &alphabet))));
-        let len = tokens.iter().map(|(id, _)| *id as usize + 1).max().unwrap_or(0);
+        let last = tokens.iter().map(|(id, _)| *id).max();
+        if let Some(id) = last.filter(|id| *id >= MAX_VOCAB) {
+            return Err(id);
+        }
+        let len = last.map_or(0, |id| id as usize + 1);
         let mut table = Self { bytes: Vec::new(), spans: vec![0..0; len], special: vec![false; len] };
         for (id, token) in tokens {
             let start = table.bytes.len() as u32;
@@ -294,7 +304,7 @@ impl ByteTable {
         for token in &file.added_tokens {
             table.special[token.id as usize] = token.special;
         }
-        table
+        Ok(table)
     }
 }
 
