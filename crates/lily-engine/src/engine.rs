@@ -2,8 +2,32 @@
 //! One thread owns an `Engine`; `schedule.rs` queues for it.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
-use crate::request::{CancelToken, Completion, EventSink, Request, RequestError, SamplingParams};
+use lily_kernels::backend::{Backend, DeviceError};
+use lily_kernels::cpu::CpuBackend;
+use lily_kernels::inputs::KV_BLOCK;
+use lily_kernels::op::Counts;
+use lily_kernels::plan::{Logits, Phase, PlanKey, Program};
+
+use crate::checkpoint::{Checkpoint, CheckpointError, Declared};
+use crate::generate::{Limits, PromptIds, Turn};
+use crate::model::config::{Config, ConfigError};
+use crate::model::memory::MemoryLayout;
+use crate::model::qwen3_5::Qwen3_5;
+use crate::model::weights::Weights;
+use crate::request::{CancelToken, Completion, EventSink, Prompt, Request, RequestError, SamplingParams};
+use crate::session::{OutOfBlocks, Store};
+use crate::step::Stepper;
+use crate::text::{Codec, TextError};
+
+pub use lily_kernels::plan::Precision;
+pub use lily_kernels::switches::{SWITCHES, Switches};
+
+/// Sessions kept between requests.
+const MAX_SESSIONS: usize = 4;
+/// Bytes of snapshots that one session may keep.
+const SNAPSHOT_BYTES: usize = 512 << 20;
 
 /// Where the model comes from.
 #[derive(Debug, Clone)]
@@ -23,15 +47,6 @@ pub struct EmbeddedModel {
     pub files: &'static [(&'static str, &'static [u8])],
 }
 
-/// Number formats of activations, KV cache and conv state.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Precision {
-    /// f32 throughout; for tests against goldens.
-    Exact,
-    /// int8 activations in the quantized matmuls, bf16 KV.
-    Fast,
-}
-
 /// How to open a model.
 #[derive(Debug, Clone)]
 pub struct EngineOptions {
@@ -45,6 +60,8 @@ pub struct EngineOptions {
     pub context_length: Option<usize>,
     /// Prefill chunk bound in tokens, at absolute positions.
     pub prefill_chunk: usize,
+    /// Optimisations.
+    pub switches: Switches,
 }
 
 impl EngineOptions {
@@ -56,6 +73,7 @@ impl EngineOptions {
             threads: None,
             context_length: None,
             prefill_chunk: 2048,
+            switches: Switches::default(),
         }
     }
 }
@@ -85,28 +103,85 @@ pub enum EngineError {
     /// The caller's mistake.
     #[error(transparent)]
     Request(#[from] RequestError),
+    /// The model's files.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    /// The model's config.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The model's tokenizer or template.
+    #[error(transparent)]
+    Text(TextError),
+    /// The options.
+    #[error("{0}")]
+    Options(String),
+    /// The cache.
+    #[error(transparent)]
+    Cache(#[from] OutOfBlocks),
+    /// The device.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
 }
 
 /// A loaded model with its device, plans and sessions.
-pub struct Engine {}
+pub struct Engine {
+    stepper: Stepper,
+    codec: Codec,
+    store: Store,
+    limits: Limits,
+    defaults: SamplingParams,
+    info: ModelInfo,
+    /// Kept for `changed`: its mappings are what the device reads.
+    checkpoint: Checkpoint,
+}
 
 impl Engine {
     /// Loads a model.
     ///
     /// # Errors
     /// One sentence naming the file and the field.
-    pub fn open(_options: &EngineOptions) -> Result<Self, EngineError> {
-        Ok(Self {})
+    pub fn open(options: &EngineOptions) -> Result<Self, EngineError> {
+        let backend = Box::new(CpuBackend::new(options.threads)?);
+        Self::open_on(options, backend)
+    }
+
+    /// Loads a model on a given device.
+    ///
+    /// # Errors
+    /// As `open`.
+    pub fn open_on(options: &EngineOptions, backend: Box<dyn Backend>) -> Result<Self, EngineError> {
+        let mut checkpoint = Checkpoint::open(&options.source)?;
+        let codec = open_codec(&checkpoint)?;
+        let limits = limits(options, &checkpoint, &codec)?;
+        let config = checkpoint.config().clone();
+        let weights = Weights::load(&config, &mut checkpoint)?;
+        let memory = MemoryLayout::new(&config, options.precision);
+        let (backend, store) = prepare_device(backend, &checkpoint, &weights, &memory, &limits)?;
+        let info = describe(&checkpoint, &limits, &*backend);
+        let defaults = default_sampling(&checkpoint);
+        let model = Qwen3_5 { config, weights, memory };
+        let stepper = Stepper::new(backend, model, options.precision, options.switches);
+        Ok(Self { stepper, codec, store, limits, defaults, info, checkpoint })
     }
 
     /// What was opened.
     pub fn info(&self) -> ModelInfo {
-        unreachable!()
+        self.info.clone()
     }
 
-    /// Sampling parameters of `generation_config.json`.
+    /// Sampling parameters of `generation_config.json`; seed 0.
     pub fn default_sampling(&self) -> SamplingParams {
-        SamplingParams::GREEDY
+        self.defaults
+    }
+
+    /// Runs steps without text; for measurements and tests.
+    pub fn stepper(&mut self) -> (&mut Stepper, &mut Store) {
+        (&mut self.stepper, &mut self.store)
+    }
+
+    /// Tokenizer and template.
+    pub fn codec(&self) -> &Codec {
+        &self.codec
     }
 
     /// Runs one request to its end, reusing the session that shares the longest prefix.
@@ -115,20 +190,146 @@ impl Engine {
     /// The request is out of range or the device failed. Cancellation is no error.
     pub fn generate(
         &mut self,
-        _request: &Request,
-        _cancel: &CancelToken,
-        _sink: &mut EventSink,
+        request: &Request,
+        cancel: &CancelToken,
+        sink: &mut EventSink,
     ) -> Result<Completion, EngineError> {
-        unreachable!()
+        request.validate()?;
+        if let Some(changed) = self.checkpoint.weight_files().iter().find_map(|f| f.changed()) {
+            return Err(EngineError::Options(changed));
+        }
+        let prompt = self.codec.prompt_tokens(&request.prompt).map_err(RequestError::from)?;
+        self.check_prompt(&prompt.ids)?;
+        let stable = match &request.prompt {
+            Prompt::Chat(chat) => self.codec.stable_prefix_len(chat, &prompt.ids),
+            Prompt::Raw(_) | Prompt::Tokens(_) => 0,
+        };
+        let answer = self.codec.answer(&request.prompt, prompt.open_think);
+        let memory = self.stepper.model().memory.clone();
+        let mut session = self.store.take(&mut *self.stepper.backend, &memory, &prompt.ids)?;
+        let mut turn = Turn {
+            stepper: &mut self.stepper,
+            store: &mut self.store,
+            session: &mut session,
+            limits: &self.limits,
+            cancel,
+            sink: &mut |event| sink(event),
+            closed: false,
+        };
+        let result = turn.run(PromptIds { ids: &prompt.ids, stable }, request, answer);
+        match &result {
+            Ok(_) => self.store.put(session),
+            // A failed step may have left half a state.
+            Err(_) => self.store.discard(&mut *self.stepper.backend, session),
+        }
+        result
+    }
+
+    fn check_prompt(&self, ids: &[u32]) -> Result<(), RequestError> {
+        let (prompt_tokens, context_length) = (ids.len(), self.limits.context_length);
+        if ids.is_empty() {
+            return Err(RequestError::Field { field: "prompt", reason: "it has no tokens".into() });
+        }
+        if prompt_tokens >= context_length {
+            return Err(RequestError::TooLong { prompt_tokens, context_length });
+        }
+        let rows = self.stepper.model().config.vocab_size;
+        match ids.iter().find(|&&id| id as usize >= rows) {
+            Some(id) => Err(RequestError::Field {
+                field: "prompt",
+                reason: format!("token id {id} is outside the vocabulary of {rows}"),
+            }),
+            None => Ok(()),
+        }
     }
 }
 
-/// Text of `lily plan`: dispatches, sequential stages, bytes and FLOPs of one step, from `config.json` alone.
-///
-/// # Errors
-/// The config cannot be read or describes a model that Lily does not run.
-pub fn plan_report(_config_json: &str, _options: &PlanQuery) -> Result<String, EngineError> {
-    Ok(String::new())
+fn open_codec(checkpoint: &Checkpoint) -> Result<Codec, EngineError> {
+    // Unreadable files are reported as what they are, not as missing.
+    for name in ["tokenizer.json", "tokenizer_config.json", "chat_template.jinja"] {
+        checkpoint.file(name)?;
+    }
+    Codec::open(&|name| checkpoint.file(name).ok().flatten()).map_err(EngineError::Text)
+}
+
+fn limits(options: &EngineOptions, checkpoint: &Checkpoint, codec: &Codec) -> Result<Limits, EngineError> {
+    let config = checkpoint.config();
+    let most = config.max_position_embeddings;
+    let context_length = options.context_length.unwrap_or(most);
+    if context_length < 2 || context_length > most {
+        let message = format!("--context {context_length}: this model takes 2 to {most} positions");
+        return Err(EngineError::Options(message));
+    }
+    if options.prefill_chunk == 0 {
+        return Err(EngineError::Options("--prefill-chunk 0: a chunk has at least one token".into()));
+    }
+    let mut stop_ids = checkpoint.eos_token_ids();
+    stop_ids.extend_from_slice(codec.tokenizer().stop_ids());
+    stop_ids.sort_unstable();
+    stop_ids.dedup();
+    let vocab = codec.tokenizer().vocab_size();
+    if vocab > config.vocab_size {
+        let message = format!(
+            "tokenizer.json has {vocab} tokens, config.json a vocab_size of {}: they belong to different models",
+            config.vocab_size
+        );
+        return Err(EngineError::Options(message));
+    }
+    Ok(Limits {
+        context_length,
+        prefill_chunk: options.prefill_chunk,
+        snapshot_bytes: SNAPSHOT_BYTES,
+        stop_ids,
+        vocab_limit: u32::try_from(vocab).unwrap_or(u32::MAX),
+    })
+}
+
+fn prepare_device(
+    mut backend: Box<dyn Backend>,
+    checkpoint: &Checkpoint,
+    weights: &Weights,
+    memory: &MemoryLayout,
+    limits: &Limits,
+) -> Result<(Box<dyn Backend>, Store), EngineError> {
+    for file in checkpoint.weight_files() {
+        backend.open_weights(Arc::clone(file))?;
+    }
+    backend.upload_constants(&weights.constants)?;
+    let blocks = limits.context_length.div_ceil(KV_BLOCK);
+    let pool = backend.allocate("the KV cache", blocks * memory.block_bytes)?;
+    backend.bind_kv(pool, memory.block_bytes);
+    let blocks = u32::try_from(blocks).map_err(|_| EngineError::Options("--context is too large".into()))?;
+    Ok((backend, Store::new(blocks, MAX_SESSIONS)))
+}
+
+fn describe(checkpoint: &Checkpoint, limits: &Limits, backend: &dyn Backend) -> ModelInfo {
+    let unknown = checkpoint.unknown();
+    let warnings = if unknown.is_empty() {
+        Vec::new()
+    } else {
+        vec![format!("{} tensors are not part of this model and were ignored: {}", unknown.len(), list(&unknown))]
+    };
+    ModelInfo {
+        name: checkpoint.name().to_owned(),
+        model_type: checkpoint.config().model_type.clone(),
+        context_length: limits.context_length,
+        vocab_size: checkpoint.config().vocab_size,
+        weight_bytes: checkpoint.weight_bytes(),
+        device: backend.describe(),
+        warnings,
+    }
+}
+
+/// The first few names.
+fn list(names: &[&str]) -> String {
+    let shown = names.iter().take(5).copied().collect::<Vec<_>>().join(", ");
+    if names.len() > 5 { format!("{shown}, …") } else { shown }
+}
+
+fn default_sampling(checkpoint: &Checkpoint) -> SamplingParams {
+    let g = checkpoint.generation_config();
+    let temperature = if g.do_sample { g.temperature } else { 0.0 };
+    SamplingParams { temperature, top_k: g.top_k, top_p: g.top_p, min_p: g.min_p, seed: 0 }
 }
 
 /// Which step `plan_report` describes.
@@ -146,4 +347,55 @@ pub struct PlanQuery {
     pub without: Vec<String>,
     /// Print each dispatch, not only the totals.
     pub dispatches: bool,
+}
+
+/// Text of `lily plan`: dispatches, sequential stages, bytes and FLOPs of one step, from `config.json` alone.
+///
+/// # Errors
+/// The config cannot be read or describes a model that Lily does not run.
+pub fn plan_report(config_json: &str, query: &PlanQuery) -> Result<String, EngineError> {
+    let config = Config::parse(config_json)?;
+    if query.tokens == 0 || query.tokens > 1 << 20 {
+        return Err(EngineError::Options(format!("--tokens {}: a step has 1 to {} tokens", query.tokens, 1 << 20)));
+    }
+    let mut switches = Switches::default();
+    for name in &query.without {
+        switches = switches.without(name).ok_or_else(|| {
+            let names: Vec<_> = SWITCHES.iter().map(|s| s.name).collect();
+            EngineError::Options(format!("there is no switch {name}; there are {}", names.join(", ")))
+        })?;
+    }
+    let weights = Weights::load(&config, &mut Declared::from_config(config_json)?)?;
+    let memory = MemoryLayout::new(&config, query.precision);
+    let phase = if query.decode { Phase::Decode } else { Phase::Prefill };
+    let key = PlanKey {
+        program: Program::Forward,
+        phase,
+        token_bucket: query.tokens,
+        sequence_bucket: phase.sequences(query.tokens),
+        logits: Logits::Last,
+        precision: query.precision,
+        switches,
+    };
+    let counts = expected_counts(&config, query);
+    let plan = Qwen3_5 { config, weights, memory }.record(key);
+    Ok(plan.report(&counts, query.dispatches))
+}
+
+/// Sizes of a step that was not run: experts as if chosen evenly, tokens all different.
+fn expected_counts(config: &Config, query: &PlanQuery) -> Counts {
+    let sequences = if query.decode { query.tokens } else { 1 };
+    let per_sequence = query.tokens / sequences;
+    let attended: usize = (1..=per_sequence).map(|i| query.context + i).sum();
+    let share = config.num_experts_per_tok as f64 / config.num_experts as f64;
+    let missed = (1.0 - share).powf(query.tokens as f64);
+    Counts {
+        tokens: query.tokens,
+        outputs: sequences,
+        sequences,
+        kv_positions: sequences * (query.context + per_sequence),
+        attended: sequences * attended,
+        experts_hit: (config.num_experts as f64 * (1.0 - missed)).round() as usize,
+        distinct_tokens: query.tokens.min(config.vocab_size),
+    }
 }

@@ -1,10 +1,14 @@
 //! Text in, text out. The modules stand in the order of the flow:
-//! request → tokens → (schedule) → step plan → dispatches → logits → sampler → text.
+//! request → tokens → schedule → step plan → dispatches → logits → sampler → text.
 //! Names no GPU and holds no unsafe code; devices live in `lily-kernels`.
 #![forbid(unsafe_code)]
 
-pub mod checkpoint; // 3 files → tensors: the only place that bends a layout
-pub mod engine;
-pub mod model; // 4 config, weights, the math
 pub mod request; // 1 what is asked
-pub mod text; // 2 text ↔ tokens, template, parser // the door: opens a model, owns device and sessions
+pub mod text; // 2 text ↔ tokens, template, parser
+pub mod schedule; // 3 the queue: one thread owns the engine
+pub mod checkpoint; // 4 files → tensors: the only place that bends a layout
+pub mod model; // 5 config, weights, the math
+pub mod step; // 6 plan key → plan; step inputs; run
+pub mod session; // 7 what a conversation keeps on the device
+pub mod generate; // 8 the loop: prefill, decode, events
+pub mod engine; // the door: opens a model, owns device and sessions

@@ -48,13 +48,7 @@ pub struct SamplingParams {
 
 impl SamplingParams {
     /// Arg max at every step.
-    pub const GREEDY: Self = Self {
-        temperature: 0.0,
-        top_k: 0,
-        top_p: 1.0,
-        min_p: 0.0,
-        seed: 0,
-    };
+    pub const GREEDY: Self = Self { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 0 };
 }
 
 /// One generation.
@@ -188,9 +182,7 @@ pub enum RequestError {
     #[error("messages: {0}")]
     Template(String),
     /// The prompt does not fit.
-    #[error(
-        "the prompt has {prompt_tokens} tokens, the context {context_length}: shorten it, or raise --context"
-    )]
+    #[error("the prompt has {prompt_tokens} tokens, the context {context_length}: shorten it, or raise --context")]
     TooLong {
         /// Tokens of the prompt.
         prompt_tokens: usize,
@@ -208,10 +200,7 @@ impl Request {
         let s = &self.sampling;
         let field = |field, reason| Err(RequestError::Field { field, reason });
         if !(s.temperature >= 0.0 && s.temperature.is_finite()) {
-            return field(
-                "temperature",
-                format!("{} is not a finite number ≥ 0", s.temperature),
-            );
+            return field("temperature", format!("{} is not a finite number ≥ 0", s.temperature));
         }
         if !(s.top_p > 0.0 && s.top_p <= 1.0) {
             return field("top_p", format!("{} is not in (0, 1]", s.top_p));

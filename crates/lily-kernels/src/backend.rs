@@ -24,9 +24,7 @@ pub struct Ticket(pub u64);
 #[derive(Debug, thiserror::Error)]
 pub enum DeviceError {
     /// Memory ran out.
-    #[error(
-        "not enough memory: {what} needs {bytes} bytes; lower --context, or close other programs"
-    )]
+    #[error("not enough memory: {what} needs {bytes} bytes; lower --context, or close other programs")]
     OutOfMemory {
         /// What was being allocated.
         what: &'static str,
@@ -106,11 +104,7 @@ pub trait Backend: Send {
     ///
     /// # Errors
     /// The device failed.
-    fn submit(
-        &mut self,
-        executable: ExecutableId,
-        inputs: &StepInputs,
-    ) -> Result<Ticket, DeviceError>;
+    fn submit(&mut self, executable: ExecutableId, inputs: &StepInputs) -> Result<Ticket, DeviceError>;
 
     /// Waits for a step.
     ///

@@ -94,11 +94,7 @@ impl StepInputs {
             outputs: self.outputs.len(),
             sequences: self.sequences.len(),
             kv_positions: self.sequences.iter().map(|s| s.start + s.num_rows).sum(),
-            attended: self
-                .sequences
-                .iter()
-                .map(|s| (0..s.num_rows).map(|i| s.start + i + 1).sum::<usize>())
-                .sum(),
+            attended: self.sequences.iter().map(|s| (0..s.num_rows).map(|i| s.start + i + 1).sum::<usize>()).sum(),
             experts_hit,
             distinct_tokens: distinct.len(),
         }

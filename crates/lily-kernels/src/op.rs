@@ -18,29 +18,19 @@ pub struct Access {
 impl Access {
     /// Whether two ranges share a byte.
     pub fn overlaps(&self, other: &Self) -> bool {
-        self.space == other.space
-            && self.offset < other.offset + other.bytes
-            && other.offset < self.offset + self.bytes
+        self.space == other.space && self.offset < other.offset + other.bytes && other.offset < self.offset + self.bytes
     }
 }
 
 impl From<&Tensor> for Access {
     fn from(t: &Tensor) -> Self {
-        Self {
-            space: t.space,
-            offset: t.offset,
-            bytes: t.bytes(),
-        }
+        Self { space: t.space, offset: t.offset, bytes: t.bytes() }
     }
 }
 
 impl From<&FileSlice> for Access {
     fn from(s: &FileSlice) -> Self {
-        Self {
-            space: Space::Weights(s.file),
-            offset: s.offset as usize,
-            bytes: s.bytes as usize,
-        }
+        Self { space: Space::Weights(s.file), offset: s.offset as usize, bytes: s.bytes as usize }
     }
 }
 
@@ -106,11 +96,7 @@ pub struct Cost {
 impl std::ops::Add for Cost {
     type Output = Self;
     fn add(self, o: Self) -> Self {
-        Self {
-            read: self.read + o.read,
-            written: self.written + o.written,
-            flops: self.flops + o.flops,
-        }
+        Self { read: self.read + o.read, written: self.written + o.written, flops: self.flops + o.flops }
     }
 }
 

@@ -14,26 +14,10 @@ pub struct Switch {
 
 /// The table. A new optimisation is a new row.
 pub const SWITCHES: &[Switch] = &[
-    Switch {
-        name: "fuse-expert-in",
-        default: true,
-        doc: "gate, up and SwiGLU of the chosen experts in one dispatch",
-    },
-    Switch {
-        name: "fuse-expert-out",
-        default: true,
-        doc: "routing score, shared expert and residual in one dispatch",
-    },
-    Switch {
-        name: "fuse-qk",
-        default: true,
-        doc: "q/k norm, RoPE and cache write in one dispatch",
-    },
-    Switch {
-        name: "fuse-gdn-norm",
-        default: true,
-        doc: "recurrence and gated norm in one dispatch",
-    },
+    Switch { name: "fuse-expert-in", default: true, doc: "gate, up and SwiGLU of the chosen experts in one dispatch" },
+    Switch { name: "fuse-expert-out", default: true, doc: "routing score, shared expert and residual in one dispatch" },
+    Switch { name: "fuse-qk", default: true, doc: "q/k norm, RoPE and cache write in one dispatch" },
+    Switch { name: "fuse-gdn-norm", default: true, doc: "recurrence and gated norm in one dispatch" },
 ];
 
 /// Which switches are on.
@@ -67,10 +51,6 @@ impl Switches {
 
     /// Names that are off, in table order.
     pub fn off(self) -> impl Iterator<Item = &'static str> {
-        SWITCHES
-            .iter()
-            .enumerate()
-            .filter(move |(i, _)| self.0 >> i & 1 == 0)
-            .map(|(_, s)| s.name)
+        SWITCHES.iter().enumerate().filter(move |(i, _)| self.0 >> i & 1 == 0).map(|(_, s)| s.name)
     }
 }

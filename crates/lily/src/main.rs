@@ -1,2 +1,80 @@
-//! The lily binary.
-fn main() {}
+//! The `lily` binary: terminal, sockets and clock around `lily-engine`. Each command is one module; this file
+//! opens the engine for them and turns errors into one sentence and an exit code.
+
+mod chat;
+mod flags;
+mod interrupt;
+mod plan;
+mod prompt;
+mod run;
+mod serve;
+mod terminal;
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::io;
+use std::process::ExitCode;
+
+use clap::Parser;
+use lily_engine::engine::{Engine, EngineError, EngineOptions};
+use lily_engine::request::{Completion, FinishReason, Request};
+
+use flags::{Cli, Command, ModelFlags};
+use terminal::note;
+
+/// The exit code of a program whose stdout was closed, as a shell reports SIGPIPE.
+const EXIT_CLOSED_STDOUT: u8 = 141;
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Chat(flags) => chat::chat(&flags),
+        Command::Run(flags) => run::run(&flags),
+        Command::Plan(flags) => plan::plan(&flags),
+        Command::Serve(flags) => serve::serve(&flags),
+    };
+    match result {
+        Ok(code) => code,
+        Err(error) if is_closed_pipe(&error) => EXIT_CLOSED_STDOUT.into(),
+        Err(error) => {
+            note(format_args!("{error:#}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// What to open, with one line on stderr if the flags did not name the model.
+fn engine_options(flags: &ModelFlags) -> EngineOptions {
+    let (options, why) = flags.engine_options();
+    if let Some(why) = why {
+        note(why);
+    }
+    options
+}
+
+/// Loads the model and passes its warnings on.
+///
+/// # Errors
+/// One sentence naming the file and the field.
+fn open_engine(options: &EngineOptions) -> Result<Engine, EngineError> {
+    let engine = Engine::open(options)?;
+    for warning in &engine.info().warnings {
+        note(format_args!("warning: {warning}"));
+    }
+    Ok(engine)
+}
+
+/// A seed for those who gave none. 53 bits, so that every JSON reader gets it back exactly.
+fn random_seed() -> u64 {
+    // The standard library's hash keys come from the system's random source.
+    RandomState::new().build_hasher().finish() >> 11
+}
+
+/// Whether the answer was cut although nobody asked for a limit.
+fn ran_out_of_context(completion: &Completion, request: &Request) -> bool {
+    completion.finish_reason == FinishReason::Length && request.max_tokens.is_none()
+}
+
+/// Someone closed the pipe we wrote to; nothing is left to say, and nobody to say it to.
+fn is_closed_pipe(error: &anyhow::Error) -> bool {
+    let broken = |cause: &io::Error| cause.kind() == io::ErrorKind::BrokenPipe;
+    error.chain().any(|cause| cause.downcast_ref::<io::Error>().is_some_and(broken))
+}

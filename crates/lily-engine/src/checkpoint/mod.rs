@@ -1,1 +1,51 @@
-//! Files → tensors.
+//! Flow 3: a model's files become its config and its tensors. The only place that bends a layout: the model asks in
+//! Hugging Face's names and shapes, this module knows where MLX's checkpoints keep them.
+//! Reads headers and small vectors; matrices stay where they are and are named by byte range.
+
+mod cache;
+mod declared;
+mod error;
+mod files;
+mod header;
+mod layout;
+mod open;
+mod quantization;
+mod shards;
+mod tensors;
+
+use lily_kernels::tensor::Matrix;
+
+pub use cache::cached_model;
+pub use declared::Declared;
+pub use error::CheckpointError;
+pub use open::Checkpoint;
+pub use quantization::{AffineParams, Quantization, Stated};
+
+/// Where a model takes its tensors from.
+///
+/// Paths are Hugging Face's without their prefix. Matrices are named as modules (`embed_tokens`, `lm_head`,
+/// `layers.0.linear_attn.in_proj_qkv`, `layers.0.mlp.gate`, `layers.0.mlp.shared_expert.up_proj`; the experts of a layer
+/// as one stack, `layers.0.mlp.experts.{gate,up,down}_proj`), vectors as tensors (`norm.weight`,
+/// `layers.0.input_layernorm.weight`, `layers.0.linear_attn.A_log`, `layers.0.linear_attn.conv1d.weight`).
+pub trait TensorSource {
+    /// A matrix `[rows, cols]`, or with `experts` a stack `[experts, rows, cols]`, as it is stored. With tied
+    /// embeddings `lm_head` is `embed_tokens`.
+    ///
+    /// # Errors
+    /// The tensor is missing, has another shape, is stored in a way that Lily does not read, or contradicts the
+    /// config's quantization block.
+    fn matrix(
+        &mut self,
+        path: &str,
+        experts: Option<usize>,
+        rows: usize,
+        cols: usize,
+    ) -> Result<Matrix, CheckpointError>;
+
+    /// A small tensor of the given shape, widened to f32, last axis fastest. The convolution's taps are
+    /// `[channels, taps]`, oldest tap first.
+    ///
+    /// # Errors
+    /// The tensor is missing, has another shape, or is not f32, bf16 or f16.
+    fn vector(&mut self, path: &str, shape: &[usize]) -> Result<Vec<f32>, CheckpointError>;
+}

@@ -1,1 +1,194 @@
-//! Flow 2: text ↔ tokens.
+//! Flow 2: text ↔ tokens. Messages → prompt text (`messages`, `template`, `guard`) → ids (`tokenizer`), and
+//! ids → text (`detokenizer`) → reasoning, content, calls (`parser`). Knows no model and no wire format.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use crate::request::{ChatPrompt, Event, Prompt, RequestError};
+
+mod arguments;
+mod detokenizer;
+mod guard;
+mod jinja;
+mod messages;
+mod parser;
+mod pyjson;
+mod template;
+mod tokenizer;
+mod tool_call;
+
+pub use detokenizer::Detokenizer;
+pub use parser::OutputParser;
+pub use template::{ChatTemplate, Rendered};
+pub use tokenizer::{TagIds, Tokenizer};
+
+const THINK_START: &str = "<think>";
+const THINK_END: &str = "</think>";
+const TOOL_CALL_START: &str = "<tool_call>";
+const TOOL_CALL_END: &str = "</tool_call>";
+const FUNCTION_START: &str = "<function=";
+
+/// Why text could not be made into tokens.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum TextError {
+    /// A file of the checkpoint is missing or not what it should be.
+    #[error("{file}: {reason}")]
+    File {
+        /// File name.
+        file: &'static str,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The chat template does not compile.
+    #[error("the chat template does not compile: {0}")]
+    Template(String),
+    /// The chat template refused the messages, in its own words, or failed.
+    #[error("{0}")]
+    Render(String),
+    /// A message has no form that a template could render.
+    #[error("messages[{index}]: {reason}")]
+    Message {
+        /// Which message, from 0.
+        index: usize,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The checkpoint cannot take conversations.
+    #[error("this checkpoint has no chat template; send a raw prompt")]
+    NoTemplate,
+    /// The tokenizer refused a text.
+    #[error("tokenizer: {0}")]
+    Encode(String),
+}
+
+impl From<TextError> for RequestError {
+    fn from(error: TextError) -> Self {
+        Self::Template(error.to_string())
+    }
+}
+
+/// A prompt as the model reads it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PromptTokens {
+    /// Token ids.
+    pub ids: Vec<u32>,
+    /// The prompt ends inside a think block: the answer begins as reasoning.
+    pub open_think: bool,
+}
+
+/// A checkpoint's tokenizer and chat template: everything between text and token ids.
+#[derive(Debug)]
+pub struct Codec {
+    tokenizer: Arc<Tokenizer>,
+    template: Option<ChatTemplate>,
+}
+
+impl Codec {
+    /// Reads `tokenizer.json`, `tokenizer_config.json` and `chat_template.jinja` through `file`, which returns
+    /// `None` for files that are not there. Only the first is needed.
+    ///
+    /// # Errors
+    /// A file is missing or not what it should be.
+    pub fn open<'a>(file: &dyn Fn(&str) -> Option<Cow<'a, [u8]>>) -> Result<Self, TextError> {
+        let tokenizer_json = file("tokenizer.json")
+            .ok_or_else(|| TextError::File { file: "tokenizer.json", reason: "not found".into() })?;
+        let config_json = file("tokenizer_config.json");
+        let tokenizer = Tokenizer::from_json(&tokenizer_json, config_json.as_deref())?;
+        let config: Value = config_json.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default();
+
+        let jinja = file("chat_template.jinja");
+        let jinja = jinja.as_deref().map(std::str::from_utf8).transpose();
+        let jinja = jinja.map_err(|e| TextError::File { file: "chat_template.jinja", reason: e.to_string() })?;
+        let template = ChatTemplate::from_files(jinja, &config)?.map(|template| {
+            let names = ["bos_token", "eos_token", "pad_token", "unk_token"];
+            let special = |name| Some((name, config.get(name).and_then(tokenizer::token_spelling)?));
+            names
+                .into_iter()
+                .filter_map(special)
+                .fold(template.guarding(tokenizer.control_tokens()), |template, (name, spelling)| {
+                    template.with_special_token(name, spelling)
+                })
+        });
+        Ok(Self { tokenizer: Arc::new(tokenizer), template })
+    }
+
+    /// The tokenizer.
+    pub fn tokenizer(&self) -> &Arc<Tokenizer> {
+        &self.tokenizer
+    }
+
+    /// Token ids of a prompt. Of a conversation's control tokens, all come from the template.
+    ///
+    /// # Errors
+    /// The messages are not in a form that the template takes.
+    pub fn prompt_tokens(&self, prompt: &Prompt) -> Result<PromptTokens, TextError> {
+        match prompt {
+            Prompt::Chat(chat) => {
+                let rendered = self.render(chat)?;
+                let ids = self.tokenizer.encode_rendered(&rendered)?;
+                Ok(PromptTokens { ids, open_think: rendered.open_think() })
+            }
+            Prompt::Raw(text) => {
+                let open_think = text.trim_end().ends_with(THINK_START);
+                Ok(PromptTokens { ids: self.tokenizer.encode(text)?, open_think })
+            }
+            Prompt::Tokens(ids) => {
+                let tail = self.tokenizer.decode(&ids[ids.len().saturating_sub(8)..], false);
+                Ok(PromptTokens { ids: ids.clone(), open_think: tail.trim_end().ends_with(THINK_START) })
+            }
+        }
+    }
+
+    /// A conversation as the template writes it, with the assistant's turn opened.
+    ///
+    /// # Errors
+    /// As `prompt_tokens`.
+    pub fn render(&self, chat: &ChatPrompt) -> Result<Rendered, TextError> {
+        let template = self.template.as_ref().ok_or(TextError::NoTemplate)?;
+        template.render(&messages::normalize(chat)?, true)
+    }
+
+    /// How many leading tokens of `prompt` (the ids of `chat`) stay the same when the conversation goes on with an
+    /// answer and another user turn: where a state worth keeping ends. 0 if that cannot be rendered.
+    pub fn stable_prefix_len(&self, chat: &ChatPrompt, prompt: &[u32]) -> usize {
+        let mut next = chat.clone();
+        // Where the template keeps reasoning, it stands at the same place as in the prompt; without thinking there
+        // is none.
+        let reasoning = if chat.enable_thinking == Some(false) { "" } else { "x" };
+        next.messages.push(json!({"role": "assistant", "content": "x", "reasoning_content": reasoning}));
+        next.messages.push(json!({"role": "user", "content": "x"}));
+        let next = self.render(&next).and_then(|rendered| self.tokenizer.encode_rendered(&rendered));
+        next.map_or(0, |next| prompt.iter().zip(&next).take_while(|(a, b)| a == b).count())
+    }
+
+    /// What turns the tokens generated for `prompt` into events.
+    pub fn answer(&self, prompt: &Prompt, open_think: bool) -> AnswerStream {
+        let parser = match prompt {
+            Prompt::Chat(chat) => OutputParser::new(open_think, &chat.tools),
+            Prompt::Raw(_) | Prompt::Tokens(_) => OutputParser::verbatim(),
+        };
+        AnswerStream { detokenizer: Detokenizer::new(Arc::clone(&self.tokenizer), true), parser }
+    }
+}
+
+/// Generated tokens → events. Stop tokens may be pushed or not: they have no text.
+#[derive(Debug)]
+pub struct AnswerStream {
+    detokenizer: Detokenizer,
+    parser: OutputParser,
+}
+
+impl AnswerStream {
+    /// The events that this token decides.
+    pub fn push(&mut self, id: u32) -> Vec<Event> {
+        let text = self.detokenizer.push(id);
+        if text.is_empty() { Vec::new() } else { self.parser.push(&text) }
+    }
+
+    /// Ends the answer: what was held back. An incomplete last character is dropped. Call once.
+    pub fn finish(&mut self) -> Vec<Event> {
+        self.parser.finish()
+    }
+}

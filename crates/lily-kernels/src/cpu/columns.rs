@@ -16,18 +16,9 @@ pub struct ColumnsMut<'a> {
 impl<'a> ColumnsMut<'a> {
     /// All columns of a matrix of `stride` columns.
     pub fn new(matrix: &'a mut [f32], stride: usize) -> Self {
-        assert!(
-            stride > 0 && matrix.len().is_multiple_of(stride),
-            "a matrix is whole rows"
-        );
+        assert!(stride > 0 && matrix.len().is_multiple_of(stride), "a matrix is whole rows");
         let rows = matrix.len() / stride;
-        Self {
-            first: matrix.as_mut_ptr(),
-            rows,
-            width: stride,
-            stride,
-            matrix: PhantomData,
-        }
+        Self { first: matrix.as_mut_ptr(), rows, width: stride, stride, matrix: PhantomData }
     }
 
     /// Rows.
@@ -56,13 +47,7 @@ impl<'a> ColumnsMut<'a> {
         assert!(columns.start <= columns.end && columns.end <= self.width);
         // SAFETY: `start ≤ width`, so the pointer stays inside the row (or one past its end for an empty range).
         let first = unsafe { self.first.add(columns.start) };
-        ColumnsMut {
-            first,
-            rows: self.rows,
-            width: columns.len(),
-            stride: self.stride,
-            matrix: PhantomData,
-        }
+        ColumnsMut { first, rows: self.rows, width: columns.len(), stride: self.stride, matrix: PhantomData }
     }
 }
 

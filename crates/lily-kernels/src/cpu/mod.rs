@@ -1,3 +1,313 @@
-//! The CPU device.
+//! The CPU device: the default where there is no GPU, and the one whose bytes are the reference for every
+//! reorganisation of work (chunks, threads, batches, instruction sets). Runs a plan's dispatches in order, each
+//! spread over a thread pool.
 
 pub mod columns; // columns of a matrix that one task may write
+pub mod isa; // instruction sets
+pub mod lanes; // 16-lane arithmetic, exp
+pub mod pool; // worker threads
+
+mod buffer;
+mod lower;
+mod step;
+
+use std::cell::UnsafeCell;
+use std::sync::Arc;
+
+use self::buffer::Buffer;
+use self::isa::Isa;
+use self::pool::{Parts, Pool};
+use self::step::Step;
+use crate::backend::{Backend, BufferId, DeviceError, ExecutableId, Observer, Ticket};
+use crate::inputs::StepInputs;
+use crate::mapped::MappedFile;
+use crate::op::{Access, Op};
+use crate::ops::sample::simd::Candidate;
+use crate::plan::{Plan, Program};
+use crate::tensor::{DType, Space, Tensor};
+
+/// What one thread needs besides its stack.
+pub struct Scratch {
+    /// Decoded weights, KV blocks, scores: whatever the running kernel wants.
+    pub kernel: lanes::Scratch,
+    /// Values between the parts of a fused op.
+    pub tile: Vec<f32>,
+    /// Sampling candidates; thread 0 only.
+    pub candidates: Vec<Candidate>,
+    /// Experts that have rows; thread 0 only.
+    pub active: Vec<u32>,
+}
+
+impl Scratch {
+    fn new() -> Self {
+        Self { kernel: lanes::Scratch::new(0), tile: Vec::new(), candidates: Vec::new(), active: Vec::new() }
+    }
+}
+
+/// Everything that steps read and write.
+#[derive(Default)]
+pub struct Memory {
+    files: Vec<Arc<MappedFile>>,
+    constants: Buffer,
+    arena: Buffer,
+    logits: Buffer,
+    token_slots: [Buffer; 2],
+    buffers: Vec<Option<Buffer>>,
+    kv: Option<(BufferId, usize)>,
+    scratch: UnsafeCell<Vec<Scratch>>,
+}
+
+// SAFETY: the cell is reached through `scratch_parts` only, during a step, which has the device to itself.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    fn buffer(&self, id: BufferId) -> &Buffer {
+        self.buffers[id.0 as usize].as_ref().expect("a buffer in use has not been freed")
+    }
+
+    fn buffer_mut(&mut self, id: BufferId) -> &mut Buffer {
+        self.buffers[id.0 as usize].as_mut().expect("a buffer in use has not been freed")
+    }
+
+    fn scratch_parts(&self) -> Parts<'_, Scratch> {
+        // SAFETY: called once per dispatch, while no earlier dispatch's parts are alive; a thread takes its own part.
+        Parts::new(unsafe { (*self.scratch.get()).as_mut_slice() })
+    }
+
+    /// The flat buffer behind a space, for `poke` and `peek`.
+    fn flat(&mut self, space: Space) -> &mut Buffer {
+        match space {
+            Space::Arena => &mut self.arena,
+            Space::Logits => &mut self.logits,
+            Space::Tokens => &mut self.token_slots[0],
+            Space::NextTokens => &mut self.token_slots[1],
+            Space::Temp(_) | Space::Constants | Space::Weights(_) | Space::StateIn | Space::StateOut | Space::Kv => {
+                unreachable!("{space:?} is set through its own call")
+            }
+        }
+    }
+}
+
+/// The device.
+pub struct CpuBackend {
+    isa: Isa,
+    pool: Pool,
+    memory: Memory,
+    plans: Vec<Option<Arc<Plan>>>,
+    steps: u64,
+}
+
+impl CpuBackend {
+    /// A device of `threads` threads; `None` takes the cores this process may use (affinity and cgroup quota).
+    ///
+    /// # Errors
+    /// The system starts no more threads.
+    pub fn new(threads: Option<usize>) -> Result<Self, DeviceError> {
+        Self::with_isa(threads, Isa::detect())
+    }
+
+    /// The same on one of `Isa::available`.
+    ///
+    /// # Errors
+    /// The system starts no more threads.
+    pub fn with_isa(threads: Option<usize>, isa: Isa) -> Result<Self, DeviceError> {
+        let cores = || std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let pool = Pool::new(threads.unwrap_or_else(cores).max(1)).map_err(DeviceError::Threads)?;
+        let scratch = (0..pool.threads()).map(|_| Scratch::new()).collect();
+        let memory = Memory { scratch: UnsafeCell::new(scratch), ..Memory::default() };
+        Ok(Self { isa, pool, memory, plans: Vec::new(), steps: 0 })
+    }
+
+    fn plan(&self, executable: ExecutableId) -> Arc<Plan> {
+        Arc::clone(self.plans[executable.0 as usize].as_ref().expect("a plan in use has not been discarded"))
+    }
+
+    fn grow_scratch(&mut self, plan: &Plan) {
+        for (thread, scratch) in self.memory.scratch.get_mut().iter_mut().enumerate() {
+            let most = |need: fn(&Op) -> usize| plan.dispatches.iter().map(|d| need(&d.op)).max().unwrap_or(0);
+            scratch.kernel.grow(most(lower::scratch_bytes));
+            let tile = most(lower::tile_floats).max(scratch.tile.len());
+            scratch.tile.resize(tile, 0.0);
+            if thread == 0 {
+                let (candidates, experts) = lower::table_sizes(plan);
+                let need = candidates.max(scratch.candidates.len());
+                scratch.candidates.resize(need, Candidate::EMPTY);
+                scratch.active.reserve(experts.saturating_sub(scratch.active.len()));
+            }
+        }
+    }
+
+    fn begin(&mut self, plan: &Plan, inputs: &StepInputs) {
+        assert!(inputs.outputs.len() <= plan.key.output_bucket(), "more output rows than the plan's bucket");
+        if plan.key.program == Program::Sample {
+            return;
+        }
+        check_inputs(plan, inputs);
+        if !inputs.tokens_on_device {
+            let bytes = bytemuck::cast_slice(&inputs.tokens);
+            self.memory.token_slots[inputs.token_slot].bytes_mut()[..bytes.len()].copy_from_slice(bytes);
+        }
+    }
+}
+
+/// Broken inputs are the engine's bug: caught here, before a kernel sees them.
+fn check_inputs(plan: &Plan, inputs: &StepInputs) {
+    assert!(inputs.num_tokens() <= plan.key.token_bucket, "more tokens than the plan's bucket");
+    assert!(inputs.sequences.len() <= plan.key.sequence_bucket, "more sequences than the plan's bucket");
+    assert!(inputs.tokens_on_device || inputs.tokens.len() == inputs.num_tokens());
+}
+
+/// The plan's contract on which `Step` relies.
+fn assert_disjoint(plan: &Plan) {
+    for d in &plan.dispatches {
+        let (reads, writes) = (d.op.contract().reads(), d.op.contract().writes());
+        for (i, w) in writes.iter().enumerate() {
+            let others: Vec<&Access> = reads.iter().chain(&writes[i + 1..]).collect();
+            assert!(!others.iter().any(|o| o.overlaps(w)), "{} works in place", d.op.kind().name());
+        }
+    }
+}
+
+impl Backend for CpuBackend {
+    fn describe(&self) -> String {
+        let threads = self.pool.threads();
+        format!("cpu ({}, {threads} thread{})", self.isa.name(), if threads == 1 { "" } else { "s" })
+    }
+
+    fn open_weights(&mut self, file: Arc<MappedFile>) -> Result<(), DeviceError> {
+        self.memory.files.push(file);
+        Ok(())
+    }
+
+    fn upload_constants(&mut self, values: &[f32]) -> Result<(), DeviceError> {
+        self.memory.constants = Buffer::new("the norms and gates", size_of_val(values))?;
+        self.memory.constants.bytes_mut().copy_from_slice(bytemuck::cast_slice(values));
+        Ok(())
+    }
+
+    fn allocate(&mut self, what: &'static str, bytes: usize) -> Result<BufferId, DeviceError> {
+        let buffer = Buffer::new(what, bytes)?;
+        let free = self.memory.buffers.iter().position(Option::is_none);
+        let index = free.unwrap_or_else(|| {
+            self.memory.buffers.push(None);
+            self.memory.buffers.len() - 1
+        });
+        self.memory.buffers[index] = Some(buffer);
+        Ok(BufferId(u32::try_from(index).expect("far fewer than 2^32 buffers")))
+    }
+
+    fn free(&mut self, buffer: BufferId) {
+        self.memory.buffers[buffer.0 as usize] = None;
+    }
+
+    fn bind_kv(&mut self, pool: BufferId, block_bytes: usize) {
+        self.memory.kv = Some((pool, block_bytes));
+    }
+
+    fn copy(&mut self, from: (BufferId, usize), to: (BufferId, usize), bytes: usize) {
+        if from.0 == to.0 {
+            let buffer = self.memory.buffer_mut(from.0).bytes_mut();
+            buffer.copy_within(from.1..from.1 + bytes, to.1);
+            return;
+        }
+        let mut target = self.memory.buffers[to.0.0 as usize].take().expect("a buffer in use has not been freed");
+        let source = self.memory.buffer(from.0).bytes();
+        target.bytes_mut()[to.1..to.1 + bytes].copy_from_slice(&source[from.1..from.1 + bytes]);
+        self.memory.buffers[to.0.0 as usize] = Some(target);
+    }
+
+    fn clear(&mut self, buffer: BufferId, offset: usize, bytes: usize) {
+        self.memory.buffer_mut(buffer).bytes_mut()[offset..offset + bytes].fill(0);
+    }
+
+    fn write(&mut self, buffer: BufferId, offset: usize, bytes: &[u8]) {
+        self.memory.buffer_mut(buffer).bytes_mut()[offset..offset + bytes.len()].copy_from_slice(bytes);
+    }
+
+    fn read(&mut self, buffer: BufferId, offset: usize, out: &mut [u8]) {
+        out.copy_from_slice(&self.memory.buffer(buffer).bytes()[offset..offset + out.len()]);
+    }
+
+    fn compile(&mut self, plan: Arc<Plan>) -> Result<ExecutableId, DeviceError> {
+        assert_disjoint(&plan);
+        let rows = plan.key.token_bucket.max(plan.key.output_bucket());
+        let memory = &mut self.memory;
+        let [slot_0, slot_1] = &mut memory.token_slots;
+        for (buffer, bytes) in [
+            (&mut memory.arena, plan.arena_bytes),
+            (&mut memory.logits, plan.logits_bytes),
+            (slot_0, rows * DType::U32.bytes()),
+            (slot_1, rows * DType::U32.bytes()),
+        ] {
+            if buffer.len() < bytes {
+                let mut grown = Buffer::new("scratch memory", bytes)?;
+                grown.bytes_mut()[..buffer.len()].copy_from_slice(buffer.bytes());
+                *buffer = grown;
+            }
+        }
+        self.grow_scratch(&plan);
+        let free = self.plans.iter().position(Option::is_none);
+        let index = free.unwrap_or_else(|| {
+            self.plans.push(None);
+            self.plans.len() - 1
+        });
+        self.plans[index] = Some(plan);
+        Ok(ExecutableId(u32::try_from(index).expect("far fewer than 2^32 plans")))
+    }
+
+    fn discard(&mut self, executable: ExecutableId) {
+        self.plans[executable.0 as usize] = None;
+    }
+
+    fn submit(&mut self, executable: ExecutableId, inputs: &StepInputs) -> Result<Ticket, DeviceError> {
+        let plan = self.plan(executable);
+        self.begin(&plan, inputs);
+        let step = Step::new(&mut self.memory, inputs);
+        for dispatch in &plan.dispatches {
+            lower::run(&step, self.isa, &self.pool, &dispatch.op);
+        }
+        self.steps += 1;
+        Ok(Ticket(self.steps))
+    }
+
+    fn wait(&mut self, ticket: Ticket) -> Result<(), DeviceError> {
+        assert!(ticket.0 <= self.steps, "a ticket of another device");
+        Ok(())
+    }
+
+    fn logits(&mut self, rows: usize, cols: usize, out: &mut [f32]) {
+        let bytes = &self.memory.logits.bytes()[..rows * cols * size_of::<f32>()];
+        out.copy_from_slice(bytemuck::cast_slice(bytes));
+    }
+
+    fn sampled(&mut self, token_slot: usize, out: &mut [u32]) {
+        let bytes = &self.memory.token_slots[token_slot].bytes()[..size_of_val(out)];
+        out.copy_from_slice(bytemuck::cast_slice(bytes));
+    }
+
+    fn poke(&mut self, space: Space, offset: usize, bytes: &[u8]) {
+        self.memory.flat(space).bytes_mut()[offset..offset + bytes.len()].copy_from_slice(bytes);
+    }
+
+    fn peek(&mut self, space: Space, offset: usize, out: &mut [u8]) {
+        let len = out.len();
+        out.copy_from_slice(&self.memory.flat(space).bytes()[offset..offset + len]);
+    }
+
+    fn observe(
+        &mut self,
+        executable: ExecutableId,
+        inputs: &StepInputs,
+        observer: &mut dyn Observer,
+    ) -> Result<(), DeviceError> {
+        let plan = self.plan(executable);
+        self.begin(&plan, inputs);
+        let step = Step::new(&mut self.memory, inputs);
+        for (index, dispatch) in plan.dispatches.iter().enumerate() {
+            lower::run(&step, self.isa, &self.pool, &dispatch.op);
+            observer.after(index, &dispatch.op, &|t: &Tensor, rows| step.read::<f32>(t, rows).to_vec());
+        }
+        self.steps += 1;
+        Ok(())
+    }
+}

@@ -27,10 +27,7 @@ pub fn place(ops: &[(Op, usize)], temps: &[usize]) -> (Vec<usize>, usize) {
         let contract = op.contract();
         for access in contract.reads().iter().chain(&contract.writes()) {
             if let Space::Temp(id) = access.space {
-                let life = lives[id as usize].get_or_insert(Life {
-                    first: *stage,
-                    last: *stage,
-                });
+                let life = lives[id as usize].get_or_insert(Life { first: *stage, last: *stage });
                 life.first = life.first.min(*stage);
                 life.last = life.last.max(*stage);
             }

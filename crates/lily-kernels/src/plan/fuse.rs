@@ -24,19 +24,10 @@ pub const FUSIONS: &[Fusion] = &[
         name: "fuse-expert-in",
         pattern: &[OpKind::ExpertLinear, OpKind::ExpertLinear, OpKind::SwiGlu],
         fuse: |run| match run {
-            [
-                Op::ExpertLinear(gate),
-                Op::ExpertLinear(up),
-                Op::SwiGlu(act),
-            ] if (gate.out, up.out, gate.x, gate.groups) == (act.gate, act.up, up.x, up.groups) => {
-                Some(
-                    ExpertGateUp {
-                        gate: gate.clone(),
-                        up: up.clone(),
-                        act: act.clone(),
-                    }
-                    .into(),
-                )
+            [Op::ExpertLinear(gate), Op::ExpertLinear(up), Op::SwiGlu(act)]
+                if (gate.out, up.out, gate.x, gate.groups) == (act.gate, act.up, up.x, up.groups) =>
+            {
+                Some(ExpertGateUp { gate: gate.clone(), up: up.clone(), act: act.clone() }.into())
             }
             _ => None,
         },
@@ -45,50 +36,23 @@ pub const FUSIONS: &[Fusion] = &[
         name: "fuse-expert-out",
         pattern: &[OpKind::CombineExperts, OpKind::SharedExpertAdd, OpKind::Add],
         fuse: |run| match run {
-            [
-                Op::CombineExperts(combine),
-                Op::SharedExpertAdd(shared),
-                Op::Add(add),
-            ] if (combine.out, shared.out) == (shared.x, add.b) => Some(
-                MoeOutput {
-                    combine: combine.clone(),
-                    shared: shared.clone(),
-                    add: add.clone(),
-                }
-                .into(),
-            ),
+            [Op::CombineExperts(combine), Op::SharedExpertAdd(shared), Op::Add(add)]
+                if (combine.out, shared.out) == (shared.x, add.b) =>
+            {
+                Some(MoeOutput { combine: combine.clone(), shared: shared.clone(), add: add.clone() }.into())
+            }
             _ => None,
         },
     },
     Fusion {
         name: "fuse-qk",
-        pattern: &[
-            OpKind::RmsNorm,
-            OpKind::RmsNorm,
-            OpKind::Rope,
-            OpKind::Rope,
-            OpKind::KvWrite,
-        ],
+        pattern: &[OpKind::RmsNorm, OpKind::RmsNorm, OpKind::Rope, OpKind::Rope, OpKind::KvWrite],
         fuse: |run| match run {
-            [
-                Op::RmsNorm(qn),
-                Op::RmsNorm(kn),
-                Op::Rope(qr),
-                Op::Rope(kr),
-                Op::KvWrite(write),
-            ] if (qn.out, kn.out, kr.out) == (qr.x, kr.x, write.k) => {
-                let (q_norm, k_norm, q_rope, k_rope) =
-                    (qn.clone(), kn.clone(), qr.clone(), kr.clone());
-                Some(
-                    QkNormRopeWrite {
-                        q_norm,
-                        k_norm,
-                        q_rope,
-                        k_rope,
-                        write: write.clone(),
-                    }
-                    .into(),
-                )
+            [Op::RmsNorm(qn), Op::RmsNorm(kn), Op::Rope(qr), Op::Rope(kr), Op::KvWrite(write)]
+                if (qn.out, kn.out, kr.out) == (qr.x, kr.x, write.k) =>
+            {
+                let (q_norm, k_norm, q_rope, k_rope) = (qn.clone(), kn.clone(), qr.clone(), kr.clone());
+                Some(QkNormRopeWrite { q_norm, k_norm, q_rope, k_rope, write: write.clone() }.into())
             }
             _ => None,
         },
@@ -97,37 +61,17 @@ pub const FUSIONS: &[Fusion] = &[
         name: "fuse-gdn-norm",
         pattern: &[OpKind::GatedDelta, OpKind::GatedRmsNorm],
         fuse: |run| match run {
-            [Op::GatedDelta(delta), Op::GatedRmsNorm(norm)] if delta.out == norm.y => Some(
-                GatedDeltaNorm {
-                    delta: delta.clone(),
-                    norm: norm.clone(),
-                }
-                .into(),
-            ),
+            [Op::GatedDelta(delta), Op::GatedRmsNorm(norm)] if delta.out == norm.y => {
+                Some(GatedDeltaNorm { delta: delta.clone(), norm: norm.clone() }.into())
+            }
             _ => None,
         },
     },
 ];
 
 /// Applies every row that is switched on; returns the hits of each row, in table order.
-pub fn apply(
-    ops: &mut Vec<(Op, String)>,
-    keep: &[Access],
-    switches: Switches,
-) -> Vec<(&'static str, usize)> {
-    FUSIONS
-        .iter()
-        .map(|f| {
-            (
-                f.name,
-                if switches.is_on(f.name) {
-                    apply_row(f, ops, keep)
-                } else {
-                    0
-                },
-            )
-        })
-        .collect()
+pub fn apply(ops: &mut Vec<(Op, String)>, keep: &[Access], switches: Switches) -> Vec<(&'static str, usize)> {
+    FUSIONS.iter().map(|f| (f.name, if switches.is_on(f.name) { apply_row(f, ops, keep) } else { 0 })).collect()
 }
 
 fn apply_row(fusion: &Fusion, ops: &mut Vec<(Op, String)>, keep: &[Access]) -> usize {
@@ -145,11 +89,7 @@ fn apply_row(fusion: &Fusion, ops: &mut Vec<(Op, String)>, keep: &[Access]) -> u
 
 fn try_at(fusion: &Fusion, ops: &[(Op, String)], at: usize, keep: &[Access]) -> Option<Op> {
     let window = &ops[at..at + fusion.pattern.len()];
-    if !window
-        .iter()
-        .map(|(op, _)| op.kind())
-        .eq(fusion.pattern.iter().copied())
-    {
+    if !window.iter().map(|(op, _)| op.kind()).eq(fusion.pattern.iter().copied()) {
         return None;
     }
     let run: Vec<Op> = window.iter().map(|(op, _)| op.clone()).collect();
@@ -157,11 +97,7 @@ fn try_at(fusion: &Fusion, ops: &[(Op, String)], at: usize, keep: &[Access]) -> 
     fused.contract().check();
     let still_written = fused.contract().writes();
     let lost = |a: &Access| !still_written.contains(a);
-    let dropped: Vec<Access> = run
-        .iter()
-        .flat_map(|op| op.contract().writes())
-        .filter(lost)
-        .collect();
+    let dropped: Vec<Access> = run.iter().flat_map(|op| op.contract().writes()).filter(lost).collect();
     let outside = ops[..at].iter().chain(&ops[at + window.len()..]);
     let needed = outside
         .flat_map(|(op, _)| op.contract().reads())

@@ -23,17 +23,9 @@ pub fn stages<'a>(ops: impl Iterator<Item = &'a Op>) -> Vec<usize> {
     let mut seen: Vec<(Footprint, usize)> = Vec::new();
     for op in ops {
         let contract = op.contract();
-        let foot = Footprint {
-            reads: contract.reads(),
-            writes: contract.writes(),
-        };
+        let foot = Footprint { reads: contract.reads(), writes: contract.writes() };
         // Scanning stages downwards could stop early; plans are recorded once, so the plain scan is kept.
-        let stage = seen
-            .iter()
-            .filter(|(e, _)| foot.conflicts(e))
-            .map(|(_, s)| s + 1)
-            .max()
-            .unwrap_or(0);
+        let stage = seen.iter().filter(|(e, _)| foot.conflicts(e)).map(|(_, s)| s + 1).max().unwrap_or(0);
         seen.push((foot, stage));
     }
     seen.into_iter().map(|(_, stage)| stage).collect()
@@ -46,22 +38,11 @@ mod tests {
     use crate::tensor::{DType, Space, Tensor};
 
     fn at(offset: usize) -> Tensor {
-        Tensor {
-            space: Space::Arena,
-            offset,
-            rows: 1,
-            cols: 4,
-            dtype: DType::F32,
-        }
+        Tensor { space: Space::Arena, offset, rows: 1, cols: 4, dtype: DType::F32 }
     }
 
     fn add(a: usize, b: usize, out: usize) -> Op {
-        Add {
-            a: at(a),
-            b: at(b),
-            out: at(out),
-        }
-        .into()
+        Add { a: at(a), b: at(b), out: at(out) }.into()
     }
 
     #[test]

@@ -128,10 +128,7 @@ pub struct Plan {
 impl Plan {
     /// Traffic and arithmetic of a step of these sizes.
     pub fn cost(&self, counts: &Counts) -> Cost {
-        self.dispatches
-            .iter()
-            .map(|d| d.op.contract().cost(counts))
-            .fold(Cost::default(), |a, b| a + b)
+        self.dispatches.iter().map(|d| d.op.contract().cost(counts)).fold(Cost::default(), |a, b| a + b)
     }
 
     /// Table for people: see `lily plan`.

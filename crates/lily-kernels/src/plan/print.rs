@@ -7,11 +7,7 @@ use crate::op::{Cost, Counts, OpKind};
 
 fn row(out: &mut String, name: &str, count: usize, cost: Cost) {
     let moved = (cost.read + cost.written) as f64;
-    let intensity = if moved > 0.0 {
-        cost.flops as f64 / moved
-    } else {
-        0.0
-    };
+    let intensity = if moved > 0.0 { cost.flops as f64 / moved } else { 0.0 };
     let _ = writeln!(
         out,
         "{name:<20} {count:>6} {:>16} {:>14} {:>18} {intensity:>9.2}",
@@ -49,9 +45,8 @@ pub fn report(plan: &Plan, counts: &Counts, dispatches: bool) -> String {
     );
     for &kind in OpKind::ALL {
         let of_kind = plan.dispatches.iter().filter(|d| d.op.kind() == kind);
-        let (count, cost) = of_kind.fold((0, Cost::default()), |(n, sum), d| {
-            (n + 1, sum + d.op.contract().cost(counts))
-        });
+        let (count, cost) =
+            of_kind.fold((0, Cost::default()), |(n, sum), d| (n + 1, sum + d.op.contract().cost(counts)));
         if count > 0 {
             row(&mut out, kind.name(), count, cost);
         }
@@ -62,13 +57,7 @@ pub fn report(plan: &Plan, counts: &Counts, dispatches: bool) -> String {
         for d in &plan.dispatches {
             let cost = d.op.contract().cost(counts);
             let name = d.op.kind().name();
-            let _ = writeln!(
-                out,
-                "{:>5}  {:<20} {name:<20} {:>14} B",
-                d.stage,
-                d.scope,
-                cost.read + cost.written
-            );
+            let _ = writeln!(out, "{:>5}  {:<20} {name:<20} {:>14} B", d.stage, d.scope, cost.read + cost.written);
         }
     }
     out

@@ -81,15 +81,8 @@ impl Recorder {
     }
 
     fn temp(&mut self, rows: usize, cols: usize, dtype: DType) -> Tensor {
-        let id =
-            u32::try_from(self.temps.len()).expect("a plan has far fewer than 2^32 temporaries");
-        let t = Tensor {
-            space: Space::Temp(id),
-            offset: 0,
-            rows,
-            cols,
-            dtype,
-        };
+        let id = u32::try_from(self.temps.len()).expect("a plan has far fewer than 2^32 temporaries");
+        let t = Tensor { space: Space::Temp(id), offset: 0, rows, cols, dtype };
         self.temps.push(t.bytes());
         t
     }
@@ -107,19 +100,9 @@ impl Recorder {
     /// `[T, D]` embeddings of this step's tokens.
     pub fn embed(&mut self, table: &Matrix) -> Tensor {
         let rows = self.key.token_bucket;
-        let tokens = Tensor {
-            space: Space::Tokens,
-            offset: 0,
-            rows,
-            cols: 1,
-            dtype: DType::U32,
-        };
+        let tokens = Tensor { space: Space::Tokens, offset: 0, rows, cols: 1, dtype: DType::U32 };
         let out = self.temp(rows, table.cols, DType::F32);
-        self.push(Embed {
-            tokens,
-            table: *table,
-            out,
-        });
+        self.push(Embed { tokens, table: *table, out });
         out
     }
 
@@ -129,24 +112,9 @@ impl Recorder {
     }
 
     /// RMS norm of `heads` runs, `stride` elements apart.
-    pub fn head_norm(
-        &mut self,
-        x: Tensor,
-        weight: Tensor,
-        heads: usize,
-        stride: usize,
-        eps: f32,
-    ) -> Tensor {
+    pub fn head_norm(&mut self, x: Tensor, weight: Tensor, heads: usize, stride: usize, eps: f32) -> Tensor {
         let out = self.temp(x.rows, heads * weight.cols, DType::F32);
-        self.push(RmsNorm {
-            rows: self.rows,
-            x,
-            weight,
-            out,
-            heads,
-            stride,
-            eps,
-        });
+        self.push(RmsNorm { rows: self.rows, x, weight, out, heads, stride, eps });
         out
     }
 
@@ -160,19 +128,14 @@ impl Recorder {
             scales: self.temp(x.rows, x.cols / GROUP, DType::F32),
             sums: self.temp(x.rows, x.cols / GROUP, DType::F32),
         };
-        self.push(QuantizeRows {
-            rows: self.rows,
-            per_row,
-            x,
-            out,
-        });
+        self.push(QuantizeRows { rows: self.rows, per_row, x, out });
         self.quantized.insert(x, out);
         out
     }
 
     fn activations(&mut self, x: Tensor, weight: Weight, per_row: usize) -> (Activations, Matrix) {
         match (self.key.precision, weight) {
-            (Precision::Fast, Weight::Bulk(m)) if matches!(m.format, Format::Affine { .. }) => {
+            (Precision::Fast, Weight::Bulk(m)) if matches!(m.format, Format::Affine { group, .. } if group as usize == GROUP) => {
                 (Activations::Quantized(self.quantize(x, per_row)), *m)
             }
             (_, Weight::Bulk(m) | Weight::Sensitive(m)) => (Activations::Full(x), *m),
@@ -183,12 +146,7 @@ impl Recorder {
     pub fn linear(&mut self, x: Tensor, weight: Weight) -> Tensor {
         let (x, weight) = self.activations(x, weight, 1);
         let out = self.temp(x.shape().0, weight.rows, DType::F32);
-        self.push(Linear {
-            rows: self.rows,
-            x,
-            weight,
-            out,
-        });
+        self.push(Linear { rows: self.rows, x, weight, out });
         out
     }
 
@@ -197,23 +155,13 @@ impl Recorder {
         let (x, weight) = self.activations(x, weight, 1);
         let out = logits_tensor(x.shape().0, weight.rows);
         self.logits_bytes = out.bytes();
-        self.push(Linear {
-            rows: self.rows,
-            x,
-            weight,
-            out,
-        });
+        self.push(Linear { rows: self.rows, x, weight, out });
     }
 
     /// Partial rotary embedding.
     pub fn rope(&mut self, x: Tensor, inv_freq: Tensor, head_dim: usize) -> Tensor {
         let out = self.like(&x);
-        self.push(Rope {
-            x,
-            inv_freq,
-            out,
-            head_dim,
-        });
+        self.push(Rope { x, inv_freq, out, head_dim });
         out
     }
 
@@ -233,51 +181,22 @@ impl Recorder {
     pub fn sigmoid_gate(&mut self, x: Tensor, gate: Tensor, heads: usize) -> Tensor {
         let stride = gate.cols / heads;
         let out = self.like(&x);
-        self.push(SigmoidGate {
-            x,
-            gate,
-            out,
-            heads,
-            stride,
-            start: stride - x.cols / heads,
-        });
+        self.push(SigmoidGate { x, gate, out, heads, stride, start: stride - x.cols / heads });
         out
     }
 
     /// Causal depthwise convolution and silu; `state` is the range in `Space::StateIn`.
     pub fn conv1d_silu(&mut self, x: Tensor, weight: Tensor, state: Tensor) -> Tensor {
         let out = self.like(&x);
-        let state_out = Tensor {
-            space: Space::StateOut,
-            ..state
-        };
-        self.push(Conv1dSilu {
-            x,
-            weight,
-            state_in: state,
-            state_out,
-            out,
-        });
+        let state_out = Tensor { space: Space::StateOut, ..state };
+        self.push(Conv1dSilu { x, weight, state_in: state, state_out, out });
         out
     }
 
     /// `(decay, beta)` of the delta rule.
-    pub fn gdn_gates(
-        &mut self,
-        a: Tensor,
-        b: Tensor,
-        a_log: Tensor,
-        dt_bias: Tensor,
-    ) -> (Tensor, Tensor) {
+    pub fn gdn_gates(&mut self, a: Tensor, b: Tensor, a_log: Tensor, dt_bias: Tensor) -> (Tensor, Tensor) {
         let (decay, beta) = (self.like(&a), self.like(&b));
-        self.push(GdnGates {
-            a,
-            b,
-            a_log,
-            dt_bias,
-            decay,
-            beta,
-        });
+        self.push(GdnGates { a, b, a_log, dt_bias, decay, beta });
         (decay, beta)
     }
 
@@ -289,40 +208,17 @@ impl Recorder {
     }
 
     /// The recurrence; `gates` = (decay, beta), `state` is the range in `Space::StateIn`.
-    pub fn gated_delta(
-        &mut self,
-        qk: Tensor,
-        v: Tensor,
-        gates: (Tensor, Tensor),
-        state: Tensor,
-    ) -> Tensor {
+    pub fn gated_delta(&mut self, qk: Tensor, v: Tensor, gates: (Tensor, Tensor), state: Tensor) -> Tensor {
         let out = self.temp(v.rows, state.rows, DType::F32);
-        let state_out = Tensor {
-            space: Space::StateOut,
-            ..state
-        };
-        self.push(GatedDelta {
-            qk,
-            v,
-            decay: gates.0,
-            beta: gates.1,
-            state_in: state,
-            state_out,
-            out,
-        });
+        let state_out = Tensor { space: Space::StateOut, ..state };
+        self.push(GatedDelta { qk, v, decay: gates.0, beta: gates.1, state_in: state, state_out, out });
         out
     }
 
     /// `rms_norm(y) ⊙ silu(z)` per head.
     pub fn gated_rms_norm(&mut self, y: Tensor, z: Tensor, weight: Tensor, eps: f32) -> Tensor {
         let out = self.like(&y);
-        self.push(GatedRmsNorm {
-            y,
-            z,
-            weight,
-            out,
-            eps,
-        });
+        self.push(GatedRmsNorm { y, z, weight, out, eps });
         out
     }
 
@@ -330,11 +226,7 @@ impl Recorder {
     pub fn router_top_k(&mut self, logits: Tensor, top_k: usize) -> (Tensor, Tensor) {
         let experts = self.temp(logits.rows, top_k, DType::U32);
         let weights = self.temp(logits.rows, top_k, DType::F32);
-        self.push(RouterTopK {
-            logits,
-            experts,
-            weights,
-        });
+        self.push(RouterTopK { logits, experts, weights });
         (experts, weights)
     }
 
@@ -354,25 +246,14 @@ impl Recorder {
         let by_pair = x.rows == pairs && groups.top_k() > 1;
         let (x, weight) = self.activations(x, weight, if by_pair { groups.top_k() } else { 1 });
         let out = self.temp(pairs, weight.rows, DType::F32);
-        self.push(ExpertLinear {
-            x,
-            by_pair,
-            weight,
-            groups,
-            out,
-        });
+        self.push(ExpertLinear { x, by_pair, weight, groups, out });
         out
     }
 
     /// `silu(gate) ⊙ up`.
     pub fn swiglu(&mut self, gate: Tensor, up: Tensor) -> Tensor {
         let out = self.like(&gate);
-        self.push(SwiGlu {
-            gate,
-            up,
-            out,
-            per_token: gate.rows / self.key.token_bucket,
-        });
+        self.push(SwiGlu { gate, up, out, per_token: gate.rows / self.key.token_bucket });
         out
     }
 
@@ -386,12 +267,7 @@ impl Recorder {
     /// `x + σ(gate) · shared`.
     pub fn shared_expert_add(&mut self, x: Tensor, shared: Tensor, gate: Tensor) -> Tensor {
         let out = self.like(&x);
-        self.push(SharedExpertAdd {
-            x,
-            shared,
-            gate,
-            out,
-        });
+        self.push(SharedExpertAdd { x, shared, gate, out });
         out
     }
 
@@ -414,13 +290,7 @@ impl Recorder {
     pub fn sample(&mut self, vocab_size: usize) {
         let rows = self.key.output_bucket();
         let logits = logits_tensor(rows, vocab_size);
-        let tokens = Tensor {
-            space: Space::NextTokens,
-            offset: 0,
-            rows,
-            cols: 1,
-            dtype: DType::U32,
-        };
+        let tokens = Tensor { space: Space::NextTokens, offset: 0, rows, cols: 1, dtype: DType::U32 };
         self.logits_bytes = logits.bytes();
         self.push(Sample { logits, tokens });
     }
@@ -431,24 +301,13 @@ impl Recorder {
         let keep: Vec<Access> = self.taps.iter().map(|(_, t, _)| Access::from(t)).collect();
         let fusions = fuse::apply(&mut self.ops, &keep, self.key.switches);
         for (name, hits) in &fusions {
-            let want = expected
-                .iter()
-                .find(|(n, _)| n == name)
-                .map_or(0, |(_, count)| *count);
+            let want = expected.iter().find(|(n, _)| n == name).map_or(0, |(_, count)| *count);
             let on = self.key.switches.is_on(name);
-            assert_eq!(
-                *hits,
-                if on { want } else { 0 },
-                "{name} fired {hits} times, {want} expected"
-            );
+            assert_eq!(*hits, if on { want } else { 0 }, "{name} fired {hits} times, {want} expected");
         }
         let stages = hazard::stages(self.ops.iter().map(|(op, _)| op));
-        let (mut ops, scopes): (Vec<(Op, usize)>, Vec<String>) = self
-            .ops
-            .into_iter()
-            .zip(&stages)
-            .map(|((op, scope), stage)| ((op, *stage), scope))
-            .unzip();
+        let (mut ops, scopes): (Vec<(Op, usize)>, Vec<String>) =
+            self.ops.into_iter().zip(&stages).map(|((op, scope), stage)| ((op, *stage), scope)).unzip();
         let (offsets, arena_bytes) = arena::place(&ops, &self.temps);
         let settle = |t: &mut Tensor| {
             if let Space::Temp(id) = t.space {
@@ -459,54 +318,28 @@ impl Recorder {
         // Stage order: with it, ranges that share bytes are never touched out of turn.
         let mut order: Vec<usize> = (0..ops.len()).collect();
         order.sort_by_key(|&i| stages[i]);
-        let taps = self
-            .taps
-            .into_iter()
-            .filter_map(|(name, mut tensor, rows)| {
-                let access = Access::from(&tensor);
-                let dispatch = order.iter().position(|&i| writers[i].contains(&access))?;
-                settle(&mut tensor);
-                Some(Tap {
-                    name,
-                    dispatch,
-                    tensor,
-                    rows,
-                })
-            });
+        let taps = self.taps.into_iter().filter_map(|(name, mut tensor, rows)| {
+            let access = Access::from(&tensor);
+            let dispatch = order.iter().position(|&i| writers[i].contains(&access))?;
+            settle(&mut tensor);
+            Some(Tap { name, dispatch, tensor, rows })
+        });
         let taps = taps.collect();
         for (op, _) in &mut ops {
             op.tensors().into_iter().for_each(settle);
         }
         let dispatches = order
             .iter()
-            .map(|&i| Dispatch {
-                op: ops[i].0.clone(),
-                stage: ops[i].1,
-                scope: scopes[i].clone(),
-            })
+            .map(|&i| Dispatch { op: ops[i].0.clone(), stage: ops[i].1, scope: scopes[i].clone() })
             .collect();
         let stages = stages.iter().max().map_or(0, |s| s + 1);
         let logits_bytes = self.logits_bytes;
-        Plan {
-            key: self.key,
-            dispatches,
-            stages,
-            arena_bytes,
-            logits_bytes,
-            taps,
-            fusions,
-        }
+        Plan { key: self.key, dispatches, stages, arena_bytes, logits_bytes, taps, fusions }
     }
 }
 
 fn logits_tensor(rows: usize, vocab_size: usize) -> Tensor {
-    Tensor {
-        space: Space::Logits,
-        offset: 0,
-        rows,
-        cols: vocab_size,
-        dtype: DType::F32,
-    }
+    Tensor { space: Space::Logits, offset: 0, rows, cols: vocab_size, dtype: DType::F32 }
 }
 
 impl Phase {

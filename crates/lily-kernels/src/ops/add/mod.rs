@@ -37,10 +37,7 @@ impl Contract for Add {
     }
     fn check(&self) {
         for t in [&self.a, &self.b, &self.out] {
-            assert_eq!(
-                (t.dtype, t.rows, t.cols),
-                (DType::F32, self.out.rows, self.out.cols)
-            );
+            assert_eq!((t.dtype, t.rows, t.cols), (DType::F32, self.out.rows, self.out.cols));
         }
     }
 }

@@ -37,13 +37,7 @@ impl Contract for CombineExperts {
         vec![&mut self.x, &mut self.weights, &mut self.out]
     }
     fn check(&self) {
-        assert_eq!(
-            [self.x.dtype, self.weights.dtype, self.out.dtype],
-            [DType::F32; 3]
-        );
-        assert_eq!(
-            (self.x.rows, self.x.cols),
-            (self.out.rows * self.weights.cols, self.out.cols)
-        );
+        assert_eq!([self.x.dtype, self.weights.dtype, self.out.dtype], [DType::F32; 3]);
+        assert_eq!((self.x.rows, self.x.cols), (self.out.rows * self.weights.cols, self.out.cols));
     }
 }

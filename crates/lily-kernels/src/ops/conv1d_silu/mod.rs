@@ -26,51 +26,27 @@ pub struct Conv1dSilu {
 
 impl Contract for Conv1dSilu {
     fn reads(&self) -> Vec<Access> {
-        vec![
-            Access::from(&self.x),
-            Access::from(&self.weight),
-            Access::from(&self.state_in),
-        ]
+        vec![Access::from(&self.x), Access::from(&self.weight), Access::from(&self.state_in)]
     }
     fn writes(&self) -> Vec<Access> {
         vec![Access::from(&self.out), Access::from(&self.state_out)]
     }
     fn cost(&self, c: &Counts) -> Cost {
         Cost {
-            read: c.tokens * self.x.row_bytes()
-                + self.weight.bytes()
-                + c.sequences * self.state_in.bytes(),
+            read: c.tokens * self.x.row_bytes() + self.weight.bytes() + c.sequences * self.state_in.bytes(),
             written: c.tokens * self.out.row_bytes() + c.sequences * self.state_out.bytes(),
             flops: c.tokens * self.x.cols * (2 * self.weight.rows + 4),
         }
     }
     fn tensors(&mut self) -> Vec<&mut Tensor> {
-        vec![
-            &mut self.x,
-            &mut self.weight,
-            &mut self.state_in,
-            &mut self.state_out,
-            &mut self.out,
-        ]
+        vec![&mut self.x, &mut self.weight, &mut self.state_in, &mut self.state_out, &mut self.out]
     }
     fn check(&self) {
-        for t in [
-            &self.x,
-            &self.weight,
-            &self.state_in,
-            &self.state_out,
-            &self.out,
-        ] {
+        for t in [&self.x, &self.weight, &self.state_in, &self.state_out, &self.out] {
             assert_eq!((t.dtype, t.cols), (DType::F32, self.x.cols));
         }
-        assert_eq!(
-            [self.state_in.rows + 1, self.state_out.rows + 1],
-            [self.weight.rows; 2]
-        );
-        assert_eq!(
-            (self.state_in.space, self.state_out.space),
-            (Space::StateIn, Space::StateOut)
-        );
+        assert_eq!([self.state_in.rows + 1, self.state_out.rows + 1], [self.weight.rows; 2]);
+        assert_eq!((self.state_in.space, self.state_out.space), (Space::StateIn, Space::StateOut));
         assert_eq!(self.x.rows, self.out.rows);
     }
 }

@@ -55,11 +55,7 @@ impl Contract for ExpertLinear {
     }
     fn tensors(&mut self) -> Vec<&mut Tensor> {
         let mut all = self.x.tensors();
-        all.extend([
-            &mut self.groups.offsets,
-            &mut self.groups.order,
-            &mut self.out,
-        ]);
+        all.extend([&mut self.groups.offsets, &mut self.groups.order, &mut self.out]);
         all
     }
     fn check(&self) {
@@ -67,9 +63,6 @@ impl Contract for ExpertLinear {
         assert_eq!(self.weight.experts, self.groups.experts());
         assert_eq!(self.out.rows, self.groups.order.rows * self.groups.top_k());
         assert_eq!(self.x.shape().0 * self.pairs_per_row(), self.out.rows);
-        assert_eq!(
-            (self.out.cols, self.out.dtype),
-            (self.weight.rows, DType::F32)
-        );
+        assert_eq!((self.out.cols, self.out.dtype), (self.weight.rows, DType::F32));
     }
 }

@@ -52,9 +52,7 @@ impl GatedDelta {
 
 impl Contract for GatedDelta {
     fn reads(&self) -> Vec<Access> {
-        [&self.qk, &self.v, &self.decay, &self.beta, &self.state_in]
-            .map(Access::from)
-            .to_vec()
+        [&self.qk, &self.v, &self.decay, &self.beta, &self.state_in].map(Access::from).to_vec()
     }
     fn writes(&self) -> Vec<Access> {
         vec![Access::from(&self.out), Access::from(&self.state_out)]
@@ -62,8 +60,7 @@ impl Contract for GatedDelta {
     fn cost(&self, c: &Counts) -> Cost {
         let gates = 2 * self.decay.row_bytes();
         Cost {
-            read: c.tokens * (self.qk.row_bytes() + self.out.row_bytes() + gates)
-                + c.sequences * self.state_in.bytes(),
+            read: c.tokens * (self.qk.row_bytes() + self.out.row_bytes() + gates) + c.sequences * self.state_in.bytes(),
             written: c.tokens * self.out.row_bytes() + c.sequences * self.state_out.bytes(),
             flops: 7 * c.tokens * self.state_in.rows * self.state_in.cols,
         }
@@ -80,21 +77,10 @@ impl Contract for GatedDelta {
         ]
     }
     fn check(&self) {
-        for t in [
-            &self.qk,
-            &self.v,
-            &self.decay,
-            &self.beta,
-            &self.state_in,
-            &self.state_out,
-            &self.out,
-        ] {
+        for t in [&self.qk, &self.v, &self.decay, &self.beta, &self.state_in, &self.state_out, &self.out] {
             assert_eq!(t.dtype, DType::F32);
         }
-        assert_eq!(
-            (self.state_in.space, self.state_out.space),
-            (Space::StateIn, Space::StateOut)
-        );
+        assert_eq!((self.state_in.space, self.state_out.space), (Space::StateIn, Space::StateOut));
         assert_eq!(self.state_in.rows, self.out.cols);
         assert_eq!(self.v.cols, self.qk.cols + self.out.cols);
         assert_eq!(self.v_heads() % self.k_heads(), 0);

@@ -25,10 +25,7 @@ impl Contract for GatedDeltaNorm {
         reads
     }
     fn writes(&self) -> Vec<Access> {
-        vec![
-            Access::from(&self.norm.out),
-            Access::from(&self.delta.state_out),
-        ]
+        vec![Access::from(&self.norm.out), Access::from(&self.delta.state_out)]
     }
     fn cost(&self, c: &Counts) -> Cost {
         let (delta, norm) = (self.delta.cost(c), self.norm.cost(c));

@@ -25,11 +25,7 @@ impl Contract for GatherRows {
     }
     fn cost(&self, c: &Counts) -> Cost {
         let bytes = c.outputs * self.out.row_bytes();
-        Cost {
-            read: bytes,
-            written: bytes,
-            flops: 0,
-        }
+        Cost { read: bytes, written: bytes, flops: 0 }
     }
     fn tensors(&mut self) -> Vec<&mut Tensor> {
         vec![&mut self.x, &mut self.out]

@@ -27,9 +27,7 @@ pub struct GdnGates {
 
 impl Contract for GdnGates {
     fn reads(&self) -> Vec<Access> {
-        [&self.a, &self.b, &self.a_log, &self.dt_bias]
-            .map(Access::from)
-            .to_vec()
+        [&self.a, &self.b, &self.a_log, &self.dt_bias].map(Access::from).to_vec()
     }
     fn writes(&self) -> Vec<Access> {
         vec![Access::from(&self.decay), Access::from(&self.beta)]
@@ -42,24 +40,10 @@ impl Contract for GdnGates {
         }
     }
     fn tensors(&mut self) -> Vec<&mut Tensor> {
-        vec![
-            &mut self.a,
-            &mut self.b,
-            &mut self.a_log,
-            &mut self.dt_bias,
-            &mut self.decay,
-            &mut self.beta,
-        ]
+        vec![&mut self.a, &mut self.b, &mut self.a_log, &mut self.dt_bias, &mut self.decay, &mut self.beta]
     }
     fn check(&self) {
-        for t in [
-            &self.a,
-            &self.b,
-            &self.a_log,
-            &self.dt_bias,
-            &self.decay,
-            &self.beta,
-        ] {
+        for t in [&self.a, &self.b, &self.a_log, &self.dt_bias, &self.decay, &self.beta] {
             assert_eq!((t.dtype, t.cols), (DType::F32, self.a.cols));
         }
     }

@@ -56,28 +56,13 @@ impl Contract for GroupRows {
         self.groups.accesses().to_vec()
     }
     fn cost(&self, c: &Counts) -> Cost {
-        Cost {
-            read: c.tokens * self.experts.row_bytes(),
-            written: self.groups.bytes(c.tokens),
-            flops: 0,
-        }
+        Cost { read: c.tokens * self.experts.row_bytes(), written: self.groups.bytes(c.tokens), flops: 0 }
     }
     fn tensors(&mut self) -> Vec<&mut Tensor> {
-        vec![
-            &mut self.experts,
-            &mut self.groups.offsets,
-            &mut self.groups.order,
-        ]
+        vec![&mut self.experts, &mut self.groups.offsets, &mut self.groups.order]
     }
     fn check(&self) {
-        assert_eq!(
-            [
-                self.experts.dtype,
-                self.groups.offsets.dtype,
-                self.groups.order.dtype
-            ],
-            [DType::U32; 3]
-        );
+        assert_eq!([self.experts.dtype, self.groups.offsets.dtype, self.groups.order.dtype], [DType::U32; 3]);
         assert_eq!(self.experts.cols, self.groups.order.cols);
     }
 }

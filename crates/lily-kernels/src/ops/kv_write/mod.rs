@@ -46,11 +46,7 @@ impl KvLayer {
 
     /// The layer's range of a block.
     pub const fn access(&self) -> Access {
-        Access {
-            space: Space::Kv,
-            offset: self.offset,
-            bytes: self.bytes(),
-        }
+        Access { space: Space::Kv, offset: self.offset, bytes: self.bytes() }
     }
 }
 
@@ -83,10 +79,7 @@ impl Contract for KvWrite {
         vec![&mut self.k, &mut self.v]
     }
     fn check(&self) {
-        assert_eq!(
-            [self.k.cols, self.v.cols],
-            [self.layer.heads * self.layer.head_dim; 2]
-        );
+        assert_eq!([self.k.cols, self.v.cols], [self.layer.heads * self.layer.head_dim; 2]);
         assert_eq!([self.k.dtype, self.v.dtype], [DType::F32; 2]);
         assert!(matches!(self.layer.dtype, DType::F32 | DType::Bf16));
     }

@@ -38,11 +38,7 @@ impl Contract for L2Norm {
     }
     fn cost(&self, c: &Counts) -> Cost {
         let bytes = c.tokens * self.out.row_bytes();
-        Cost {
-            read: bytes,
-            written: bytes,
-            flops: 3 * c.tokens * self.out.cols,
-        }
+        Cost { read: bytes, written: bytes, flops: 3 * c.tokens * self.out.cols }
     }
     fn tensors(&mut self) -> Vec<&mut Tensor> {
         vec![&mut self.x, &mut self.out]

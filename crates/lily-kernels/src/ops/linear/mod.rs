@@ -57,11 +57,7 @@ impl Activations {
 
     /// Asserts that a matrix takes these activations.
     pub fn check(&self, weight: &Matrix) {
-        assert_eq!(
-            self.shape().1,
-            weight.cols,
-            "activations and weight disagree about the inputs"
-        );
+        assert_eq!(self.shape().1, weight.cols, "activations and weight disagree about the inputs");
         match (self, weight.format) {
             (Self::Full(t), _) => assert_eq!(t.dtype, DType::F32),
             (Self::Quantized(_), Format::Affine { group, .. }) => assert_eq!(group as usize, GROUP),
@@ -110,10 +106,7 @@ impl Contract for Linear {
     fn check(&self) {
         self.x.check(&self.weight);
         assert_eq!(self.weight.experts, 1);
-        assert_eq!(
-            (self.out.rows, self.out.cols),
-            (self.x.shape().0, self.weight.rows)
-        );
+        assert_eq!((self.out.rows, self.out.cols), (self.x.shape().0, self.weight.rows));
         assert_eq!(self.out.dtype, DType::F32);
     }
 }

@@ -30,10 +30,7 @@ impl Contract for QkNormRopeWrite {
     fn reads(&self) -> Vec<Access> {
         let mut reads = self.q_norm.reads();
         reads.extend(self.k_norm.reads());
-        reads.extend([
-            Access::from(&self.q_rope.inv_freq),
-            Access::from(&self.write.v),
-        ]);
+        reads.extend([Access::from(&self.q_rope.inv_freq), Access::from(&self.write.v)]);
         reads
     }
     fn writes(&self) -> Vec<Access> {
@@ -43,10 +40,7 @@ impl Contract for QkNormRopeWrite {
         let q = self.q_norm.cost(c);
         let k = self.k_norm.cost(c);
         Cost {
-            read: q.read
-                + k.read
-                + self.q_rope.inv_freq.bytes()
-                + c.tokens * self.write.v.row_bytes(),
+            read: q.read + k.read + self.q_rope.inv_freq.bytes() + c.tokens * self.write.v.row_bytes(),
             written: c.tokens * (self.q_rope.out.row_bytes() + self.write.layer.position_bytes()),
             flops: q.flops + k.flops + self.q_rope.cost(c).flops + self.k_rope.cost(c).flops,
         }

@@ -27,11 +27,7 @@ pub struct Quantized {
 impl Quantized {
     /// Ranges of all three.
     pub fn accesses(&self) -> [Access; 3] {
-        [
-            Access::from(&self.codes),
-            Access::from(&self.scales),
-            Access::from(&self.sums),
-        ]
+        [Access::from(&self.codes), Access::from(&self.scales), Access::from(&self.sums)]
     }
 
     /// Bytes of one row of all three.
@@ -67,11 +63,7 @@ impl Contract for QuantizeRows {
     }
     fn cost(&self, c: &Counts) -> Cost {
         let rows = c.rows(self.rows) * self.per_row;
-        Cost {
-            read: rows * self.x.row_bytes(),
-            written: rows * self.out.row_bytes(),
-            flops: 4 * rows * self.x.cols,
-        }
+        Cost { read: rows * self.x.row_bytes(), written: rows * self.out.row_bytes(), flops: 4 * rows * self.x.cols }
     }
     fn tensors(&mut self) -> Vec<&mut Tensor> {
         let mut all = vec![&mut self.x];
@@ -79,11 +71,7 @@ impl Contract for QuantizeRows {
         all
     }
     fn check(&self) {
-        let Quantized {
-            codes,
-            scales,
-            sums,
-        } = &self.out;
+        let Quantized { codes, scales, sums } = &self.out;
         assert_eq!(
             [self.x.dtype, codes.dtype, scales.dtype, sums.dtype],
             [DType::F32, DType::I8, DType::F32, DType::F32]

@@ -54,14 +54,9 @@ impl Contract for RmsNorm {
         vec![&mut self.x, &mut self.weight, &mut self.out]
     }
     fn check(&self) {
-        assert_eq!(
-            [self.x.dtype, self.weight.dtype, self.out.dtype],
-            [DType::F32; 3]
-        );
+        assert_eq!([self.x.dtype, self.weight.dtype, self.out.dtype], [DType::F32; 3]);
         assert_eq!(self.out.cols, self.heads * self.dim());
-        assert!(
-            self.stride >= self.dim() && self.x.cols >= (self.heads - 1) * self.stride + self.dim()
-        );
+        assert!(self.stride >= self.dim() && self.x.cols >= (self.heads - 1) * self.stride + self.dim());
         assert_eq!(self.x.rows, self.out.rows);
     }
 }

@@ -42,10 +42,7 @@ impl Contract for Rope {
         vec![&mut self.x, &mut self.inv_freq, &mut self.out]
     }
     fn check(&self) {
-        assert_eq!(
-            [self.x.dtype, self.inv_freq.dtype, self.out.dtype],
-            [DType::F32; 3]
-        );
+        assert_eq!([self.x.dtype, self.inv_freq.dtype, self.out.dtype], [DType::F32; 3]);
         assert_eq!((self.x.rows, self.x.cols), (self.out.rows, self.out.cols));
         assert_eq!(self.x.cols % self.head_dim, 0);
         assert!(2 * self.inv_freq.cols <= self.head_dim);

@@ -38,10 +38,7 @@ impl Contract for RouterTopK {
         vec![&mut self.logits, &mut self.experts, &mut self.weights]
     }
     fn check(&self) {
-        assert_eq!(
-            [self.logits.dtype, self.experts.dtype, self.weights.dtype],
-            [DType::F32, DType::U32, DType::F32]
-        );
+        assert_eq!([self.logits.dtype, self.experts.dtype, self.weights.dtype], [DType::F32, DType::U32, DType::F32]);
         assert_eq!(self.experts.cols, self.weights.cols);
         assert!(self.experts.cols <= self.logits.cols);
     }

@@ -39,10 +39,7 @@ impl Contract for Sample {
         vec![&mut self.logits, &mut self.tokens]
     }
     fn check(&self) {
-        assert_eq!(
-            (self.logits.dtype, self.tokens.dtype),
-            (DType::F32, DType::U32)
-        );
+        assert_eq!((self.logits.dtype, self.tokens.dtype), (DType::F32, DType::U32));
         assert_eq!(self.tokens.space, Space::NextTokens);
         assert_eq!((self.tokens.rows, self.tokens.cols), (self.logits.rows, 1));
     }

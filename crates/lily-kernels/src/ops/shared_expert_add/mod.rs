@@ -22,9 +22,7 @@ pub struct SharedExpertAdd {
 
 impl Contract for SharedExpertAdd {
     fn reads(&self) -> Vec<Access> {
-        [&self.x, &self.shared, &self.gate]
-            .map(Access::from)
-            .to_vec()
+        [&self.x, &self.shared, &self.gate].map(Access::from).to_vec()
     }
     fn writes(&self) -> Vec<Access> {
         vec![Access::from(&self.out)]
@@ -41,10 +39,7 @@ impl Contract for SharedExpertAdd {
     }
     fn check(&self) {
         for t in [&self.x, &self.shared, &self.out] {
-            assert_eq!(
-                (t.dtype, t.rows, t.cols),
-                (DType::F32, self.out.rows, self.out.cols)
-            );
+            assert_eq!((t.dtype, t.rows, t.cols), (DType::F32, self.out.rows, self.out.cols));
         }
         assert_eq!((self.gate.dtype, self.gate.cols), (DType::F32, 1));
     }

@@ -42,10 +42,7 @@ impl Contract for SigmoidGate {
         vec![&mut self.x, &mut self.gate, &mut self.out]
     }
     fn check(&self) {
-        assert_eq!(
-            [self.x.dtype, self.gate.dtype, self.out.dtype],
-            [DType::F32; 3]
-        );
+        assert_eq!([self.x.dtype, self.gate.dtype, self.out.dtype], [DType::F32; 3]);
         assert_eq!((self.x.rows, self.x.cols), (self.out.rows, self.out.cols));
         assert_eq!(self.gate.cols, self.heads * self.stride);
         assert!(self.start + self.x.cols / self.heads <= self.stride);

@@ -40,10 +40,7 @@ impl Contract for SwiGlu {
     }
     fn check(&self) {
         for t in [&self.gate, &self.up, &self.out] {
-            assert_eq!(
-                (t.dtype, t.rows, t.cols),
-                (DType::F32, self.out.rows, self.out.cols)
-            );
+            assert_eq!((t.dtype, t.rows, t.cols), (DType::F32, self.out.rows, self.out.cols));
         }
     }
 }

@@ -1,0 +1,94 @@
+//! All timelines of an engine and the blocks that they share.
+
+use lily_kernels::backend::{Backend, DeviceError};
+
+use super::{BlockPool, OutOfBlocks, Session};
+use crate::model::memory::MemoryLayout;
+
+/// Idle sessions, and the pool of KV blocks.
+#[derive(Debug)]
+pub struct Store {
+    pool: BlockPool,
+    idle: Vec<Session>,
+    max_sessions: usize,
+    clock: u64,
+}
+
+impl Store {
+    /// A store of at most `max_sessions` timelines over `blocks` KV blocks.
+    pub fn new(blocks: u32, max_sessions: usize) -> Self {
+        Self { pool: BlockPool::new(blocks), idle: Vec::new(), max_sessions, clock: 0 }
+    }
+
+    /// Takes out the idle session that can skip most of a prompt, already rewound to that point, or a fresh one.
+    /// Of a session that shares nothing, nothing is taken: its own conversation may go on.
+    ///
+    /// # Errors
+    /// The device has no memory for a new session.
+    pub fn take(
+        &mut self,
+        backend: &mut dyn Backend,
+        memory: &MemoryLayout,
+        prompt: &[u32],
+    ) -> Result<Session, DeviceError> {
+        self.clock += 1;
+        let best = self.idle.iter().enumerate().map(|(i, s)| (s.reusable(prompt), i)).max();
+        if let Some((len, i)) = best.filter(|(len, _)| *len > 0) {
+            let mut session = self.idle.remove(i);
+            session.rewind(backend, &mut self.pool, len);
+            return Ok(session);
+        }
+        if self.idle.len() >= self.max_sessions {
+            self.evict(backend);
+        }
+        Session::new(backend, memory)
+    }
+
+    /// Puts a session back.
+    pub fn put(&mut self, mut session: Session) {
+        session.last_used = self.clock;
+        self.idle.push(session);
+    }
+
+    /// Gives a session up.
+    pub fn discard(&mut self, backend: &mut dyn Backend, session: Session) {
+        session.release(backend, &mut self.pool);
+    }
+
+    /// Room for `more` positions in a session that was taken out; idle sessions are given up for it, the least
+    /// recently used first.
+    ///
+    /// # Errors
+    /// Even the whole pool is too small.
+    pub fn reserve(
+        &mut self,
+        backend: &mut dyn Backend,
+        session: &mut Session,
+        more: usize,
+    ) -> Result<(), OutOfBlocks> {
+        loop {
+            match session.reserve(&mut self.pool, more) {
+                Err(_) if !self.idle.is_empty() => self.evict(backend),
+                result => return result,
+            }
+        }
+    }
+
+    /// Number of idle sessions.
+    pub fn len(&self) -> usize {
+        self.idle.len()
+    }
+
+    /// Whether no session is idle.
+    pub fn is_empty(&self) -> bool {
+        self.idle.is_empty()
+    }
+
+    fn evict(&mut self, backend: &mut dyn Backend) {
+        let oldest = self.idle.iter().enumerate().min_by_key(|(_, s)| s.last_used).map(|(i, _)| i);
+        if let Some(i) = oldest {
+            let session = self.idle.remove(i);
+            session.release(backend, &mut self.pool);
+        }
+    }
+}

@@ -1,0 +1,317 @@
+//! Text ↔ token ids of a byte-level BPE checkpoint. Control tokens are split off here, not in the `tokenizers`
+//! crate, so that a prompt can say which spellings are control tokens and which are only text.
+//! Knows nothing of templates and messages.
+
+use std::ops::Range;
+
+use serde::Deserialize;
+use serde_json::Value;
+use tokenizers::{Model as _, ModelWrapper, NormalizerWrapper, PreTokenizerWrapper};
+
+use super::{Rendered, TextError};
+
+/// Ends of a turn in this model family; they end a generation whatever `tokenizer_config.json` names.
+const TURN_ENDS: [&str; 2] = ["<|im_end|>", "<|endoftext|>"];
+
+/// Text ↔ ids.
+#[derive(Debug)]
+pub struct Tokenizer {
+    /// Normalizer, pre-tokenizer and merges; holds no added tokens, so it takes every text as text.
+    plain: tokenizers::Tokenizer,
+    /// Added tokens, longest spelling first.
+    controls: Vec<ControlToken>,
+    /// Whether a spelling starts with this byte.
+    control_starts: [bool; 256],
+    table: ByteTable,
+    stop_ids: Vec<u32>,
+    tag_ids: TagIds,
+}
+
+/// Ids of the tags that structure an answer, where the checkpoint has them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct TagIds {
+    /// `<think>`
+    pub think_start: Option<u32>,
+    /// `</think>`
+    pub think_end: Option<u32>,
+    /// `<tool_call>`
+    pub tool_call_start: Option<u32>,
+    /// `</tool_call>`
+    pub tool_call_end: Option<u32>,
+}
+
+/// One entry of `added_tokens`.
+#[derive(Debug, Clone, Deserialize)]
+struct ControlToken {
+    id: u32,
+    content: String,
+    #[serde(default)]
+    special: bool,
+    #[serde(default)]
+    single_word: bool,
+    #[serde(default)]
+    lstrip: bool,
+    #[serde(default)]
+    rstrip: bool,
+}
+
+/// The parts of `tokenizer.json` that we use.
+#[derive(Deserialize)]
+struct TokenizerFile {
+    #[serde(default)]
+    added_tokens: Vec<ControlToken>,
+    normalizer: Option<NormalizerWrapper>,
+    pre_tokenizer: Option<PreTokenizerWrapper>,
+    #[serde(default)]
+    decoder: Value,
+    model: ModelWrapper,
+}
+
+/// Raw bytes of every token, in one blob.
+#[derive(Debug)]
+struct ByteTable {
+    bytes: Vec<u8>,
+    /// By id; ids that no token has are empty ranges.
+    spans: Vec<Range<u32>>,
+    special: Vec<bool>,
+}
+
+/// A stretch of text.
+#[derive(Debug, PartialEq, Eq)]
+enum Piece<'a> {
+    Text(&'a str),
+    Control(u32),
+}
+
+impl Tokenizer {
+    /// Reads `tokenizer.json` and, for the stop ids, `tokenizer_config.json`.
+    ///
+    /// # Errors
+    /// The files are not what they should be, or the tokenizer is not a byte-level BPE.
+    pub fn from_json(tokenizer_json: &[u8], tokenizer_config_json: Option<&[u8]>) -> Result<Self, TextError> {
+        let file_error = |file, e: &dyn std::fmt::Display| TextError::File { file, reason: e.to_string() };
+        let mut file: TokenizerFile =
+            serde_json::from_slice(tokenizer_json).map_err(|e| file_error("tokenizer.json", &e))?;
+        if !names_byte_level(&file.decoder) {
+            return Err(file_error("tokenizer.json", &"the decoder is not ByteLevel, the only kind Lily reads"));
+        }
+        let config: Value = match tokenizer_config_json {
+            Some(bytes) => serde_json::from_slice(bytes).map_err(|e| file_error("tokenizer_config.json", &e))?,
+            None => Value::Null,
+        };
+
+        file.added_tokens.retain(|token| !token.content.is_empty());
+        let table = ByteTable::new(&file);
+        let mut plain = tokenizers::Tokenizer::new(file.model);
+        plain.with_normalizer(file.normalizer).map_err(|e| file_error("tokenizer.json", &e))?;
+        plain.with_pre_tokenizer(file.pre_tokenizer);
+
+        let mut controls = file.added_tokens;
+        controls.sort_by_key(|token| std::cmp::Reverse(token.content.len()));
+        let mut control_starts = [false; 256];
+        for token in &controls {
+            control_starts[usize::from(token.content.as_bytes()[0])] = true;
+        }
+        let mut tokenizer =
+            Self { plain, controls, control_starts, table, stop_ids: Vec::new(), tag_ids: TagIds::default() };
+        tokenizer.tag_ids = TagIds {
+            think_start: tokenizer.token_to_id(super::THINK_START),
+            think_end: tokenizer.token_to_id(super::THINK_END),
+            tool_call_start: tokenizer.token_to_id(super::TOOL_CALL_START),
+            tool_call_end: tokenizer.token_to_id(super::TOOL_CALL_END),
+        };
+        tokenizer.stop_ids = tokenizer.find_stop_ids(&config);
+        Ok(tokenizer)
+    }
+
+    /// Ids of `text`. Spelled control tokens become control tokens, and nothing is added.
+    ///
+    /// # Errors
+    /// The `tokenizers` crate refused the text.
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>, TextError> {
+        let mut ids = Vec::new();
+        for piece in self.pieces(text, |_| true) {
+            match piece {
+                Piece::Control(id) => ids.push(id),
+                Piece::Text(text) => self.encode_text(text, &mut ids)?,
+            }
+        }
+        Ok(ids)
+    }
+
+    /// Ids of a rendered prompt. Only what the template wrote becomes control tokens.
+    ///
+    /// # Errors
+    /// The `tokenizers` crate refused the text.
+    pub fn encode_rendered(&self, rendered: &Rendered) -> Result<Vec<u32>, TextError> {
+        let mut ids = Vec::new();
+        for piece in self.pieces(rendered.guarded(), |range| !rendered.is_callers(range)) {
+            match piece {
+                Piece::Control(id) => ids.push(id),
+                Piece::Text(text) => self.encode_text(&rendered.unguard(text), &mut ids)?,
+            }
+        }
+        Ok(ids)
+    }
+
+    /// Text of `ids`, as Hugging Face decodes: invalid bytes become U+FFFD, an incomplete tail too.
+    pub fn decode(&self, ids: &[u32], skip_special: bool) -> String {
+        let mut bytes = Vec::new();
+        for &id in ids {
+            if !(skip_special && self.is_special(id)) {
+                bytes.extend_from_slice(self.token_bytes(id));
+            }
+        }
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// Raw bytes of a token; empty for ids that no token has (padding rows of the vocabulary).
+    pub fn token_bytes(&self, id: u32) -> &[u8] {
+        match self.table.spans.get(id as usize) {
+            Some(span) => &self.table.bytes[span.start as usize..span.end as usize],
+            None => &[],
+        }
+    }
+
+    /// Whether decoding with `skip_special` leaves this token out.
+    pub fn is_special(&self, id: u32) -> bool {
+        self.table.special.get(id as usize).copied().unwrap_or(false)
+    }
+
+    /// Id of a token by its spelling in the vocabulary.
+    pub fn token_to_id(&self, token: &str) -> Option<u32> {
+        let control = self.controls.iter().find(|control| control.content == token);
+        control.map(|control| control.id).or_else(|| self.plain.get_model().token_to_id(token))
+    }
+
+    /// One more than the highest id. The model's table of logits may be longer.
+    pub fn vocab_size(&self) -> usize {
+        self.table.spans.len()
+    }
+
+    /// Ids that end a generation: `eos_token` of `tokenizer_config.json` and the family's turn ends.
+    /// `generation_config.json` may name more.
+    pub fn stop_ids(&self) -> &[u32] {
+        &self.stop_ids
+    }
+
+    /// Ids of the think and tool-call tags.
+    pub fn tag_ids(&self) -> TagIds {
+        self.tag_ids
+    }
+
+    /// Spellings of the control tokens.
+    pub fn control_tokens(&self) -> impl Iterator<Item = &str> {
+        self.controls.iter().map(|control| control.content.as_str())
+    }
+
+    fn encode_text(&self, text: &str, ids: &mut Vec<u32>) -> Result<(), TextError> {
+        let encoding = self.plain.encode_fast(text, false).map_err(|e| TextError::Encode(e.to_string()))?;
+        ids.extend_from_slice(encoding.get_ids());
+        Ok(())
+    }
+
+    /// Cuts `text` at the control tokens that `is_control` lets pass: leftmost first, then longest, as
+    /// Hugging Face does.
+    fn pieces<'a>(&self, text: &'a str, is_control: impl Fn(Range<usize>) -> bool) -> Vec<Piece<'a>> {
+        let bytes = text.as_bytes();
+        let mut pieces = Vec::new();
+        let (mut text_start, mut at) = (0, 0);
+        while at < bytes.len() {
+            let found = self.control_starts[usize::from(bytes[at])].then(|| self.control_at(text, at)).flatten();
+            let Some(control) = found.filter(|control| is_control(at..at + control.content.len())) else {
+                at += 1;
+                continue;
+            };
+            let mut end = at + control.content.len();
+            let mut before = &text[text_start..at];
+            if control.lstrip {
+                before = before.trim_end();
+            }
+            if control.rstrip {
+                end = text.len() - text[end..].trim_start().len();
+            }
+            if !before.is_empty() {
+                pieces.push(Piece::Text(before));
+            }
+            pieces.push(Piece::Control(control.id));
+            (text_start, at) = (end, end);
+        }
+        if text_start < text.len() {
+            pieces.push(Piece::Text(&text[text_start..]));
+        }
+        pieces
+    }
+
+    /// The longest control token spelled at byte `at`.
+    fn control_at(&self, text: &str, at: usize) -> Option<&ControlToken> {
+        let rest = &text.as_bytes()[at..];
+        let is_word = |c: char| c.is_alphanumeric() || c == '_';
+        self.controls.iter().find(|control| {
+            rest.starts_with(control.content.as_bytes())
+                && !(control.single_word
+                    && (text[..at].ends_with(is_word) || text[at + control.content.len()..].starts_with(is_word)))
+        })
+    }
+
+    fn find_stop_ids(&self, config: &Value) -> Vec<u32> {
+        let configured = config.get("eos_token").and_then(token_spelling);
+        let mut ids: Vec<u32> =
+            configured.into_iter().chain(TURN_ENDS).filter_map(|spelling| self.token_to_id(spelling)).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        ids
+    }
+}
+
+impl ByteTable {
+    fn new(file: &TokenizerFile) -> Self {
+        let alphabet = byte_alphabet();
+        let mut tokens: Vec<(u32, Vec<u8>)> =
+            file.model.get_vocab().into_iter().map(|(token, id)| (id, undo_alphabet(&token, &alphabet))).collect();
+        // After the vocabulary, so that an added token that repeats one wins.
+        tokens.extend(file.added_tokens.iter().map(|t| (t.id, undo_alphabet(&t.content, &alphabet))));
+        let len = tokens.iter().map(|(id, _)| *id as usize + 1).max().unwrap_or(0);
+        let mut table = Self { bytes: Vec::new(), spans: vec![0..0; len], special: vec![false; len] };
+        for (id, token) in tokens {
+            let start = table.bytes.len() as u32;
+            table.bytes.extend_from_slice(&token);
+            table.spans[id as usize] = start..table.bytes.len() as u32;
+        }
+        for token in &file.added_tokens {
+            table.special[token.id as usize] = token.special;
+        }
+        table
+    }
+}
+
+/// A token of `tokenizer_config.json`: a string, or an object with `content`.
+pub(super) fn token_spelling(token: &Value) -> Option<&str> {
+    token.as_str().or_else(|| token.get("content").and_then(Value::as_str))
+}
+
+fn names_byte_level(decoder: &Value) -> bool {
+    let nested = decoder.get("decoders").and_then(Value::as_array);
+    decoder.get("type").and_then(Value::as_str) == Some("ByteLevel")
+        || nested.is_some_and(|decoders| decoders.iter().any(names_byte_level))
+}
+
+/// GPT-2's byte alphabet: the byte that each character below U+0144 stands for. Printable Latin-1 stands for
+/// itself; the other bytes follow from U+0100 on.
+fn byte_alphabet() -> Vec<Option<u8>> {
+    let mut alphabet = vec![None; 0x144];
+    let mut next = 0x100;
+    for byte in 0..=255_u8 {
+        let printable = matches!(byte, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF);
+        let character = if printable { usize::from(byte) } else { next };
+        next += usize::from(!printable);
+        alphabet[character] = Some(byte);
+    }
+    alphabet
+}
+
+/// A token with a character outside the alphabet stands for its own UTF-8, as in Hugging Face's decoder.
+fn undo_alphabet(token: &str, alphabet: &[Option<u8>]) -> Vec<u8> {
+    let byte = |c: char| alphabet.get(c as usize).copied().flatten();
+    token.chars().map(byte).collect::<Option<Vec<u8>>>().unwrap_or_else(|| token.as_bytes().to_vec())
+}

@@ -1,0 +1,269 @@
+//! `config.json` and `generation_config.json`: what is read, and what is refused with which sentence.
+
+use std::fs;
+
+use lily_engine::checkpoint::{AffineParams, Quantization, Stated};
+use lily_engine::model::config::{Config, GenerationConfig, LayerType};
+use serde_json::{Value, json};
+
+use crate::small::Small;
+use crate::support::root;
+
+fn parse(model: &Small) -> Result<Config, String> {
+    Config::parse(&model.config.to_string()).map_err(|error| error.to_string())
+}
+
+#[test]
+fn the_35b_config() {
+    let folder = root().join("golden/checkpoint");
+    let read = |name: &str| Config::parse(&fs::read_to_string(folder.join(name)).unwrap()).unwrap();
+    let config = read("qwen3_6_35b_a3b_4bit.config.json");
+    let full: Vec<usize> = (0..40).filter(|layer| config.layer_types[*layer] == LayerType::FullAttention).collect();
+    assert_eq!(full, [3, 7, 11, 15, 19, 23, 27, 31, 35, 39]);
+    assert_eq!((config.hidden_size, config.num_hidden_layers, config.vocab_size), (2048, 40, 248_320));
+    assert_eq!((config.num_attention_heads, config.num_key_value_heads, config.head_dim), (16, 2, 256));
+    assert_eq!((config.rotary_dims(), config.rope_theta, config.rms_norm_eps), (64, 1e7, 1e-6));
+    assert_eq!((config.linear_key_dim(), config.linear_value_dim(), config.linear_conv_dim()), (2048, 4096, 8192));
+    assert_eq!((config.num_experts, config.num_experts_per_tok), (256, 8));
+    assert_eq!((config.moe_intermediate_size, config.shared_expert_intermediate_size), (512, 512));
+    assert_eq!((config.max_position_embeddings, config.tie_word_embeddings), (262_144, false));
+    assert_eq!(config.eos_token_ids, [248_044, 248_046]);
+
+    let original = Config { eos_token_ids: config.eos_token_ids.clone(), ..read("qwen3_6_35b_a3b.config.json") };
+    assert_eq!(original, config);
+}
+
+#[test]
+fn variants_of_the_same_config() {
+    let model = Small::new();
+    let expected = parse(&model).unwrap();
+    assert_eq!(expected.layer_types, [LayerType::LinearAttention, LayerType::FullAttention]);
+    assert_eq!(expected.eos_token_ids, [2, 3]);
+
+    let mut listed = model.clone();
+    listed.text("full_attention_interval").take();
+    *listed.text("layer_types") = json!(["linear_attention", "full_attention"]);
+    assert_eq!(parse(&listed).unwrap(), expected);
+
+    let mut flat = model.config["text_config"].clone();
+    flat["eos_token_id"] = json!([3, 2]);
+    let flat = Config::parse(&flat.to_string()).unwrap();
+    assert_eq!(flat, Config { model_type: "qwen3_5_moe_text".into(), ..expected.clone() });
+
+    for rope in [
+        json!({"rope_parameters": {"rope_theta": 1e7, "partial_rotary_factor": 0.25}}),
+        json!({"rope_scaling": {"type": "default"}, "rope_theta": 1e7, "partial_rotary_factor": 0.25}),
+        json!({"rope_scaling": null, "rope_theta": 1e7}),
+        json!({"rope_parameters": {"type": "mrope", "mrope_section": [2, 1, 1]}, "rope_theta": 1e7}),
+    ] {
+        let mut moved = model.clone();
+        moved.text("rope_parameters").take();
+        for (field, value) in rope.as_object().unwrap() {
+            *moved.text(field) = value.clone();
+        }
+        assert_eq!(parse(&moved).unwrap(), expected, "{rope}");
+    }
+
+    let mut tied = model;
+    tied.text("tie_word_embeddings").take();
+    tied.config["tie_word_embeddings"] = json!(true);
+    assert!(parse(&tied).unwrap().tie_word_embeddings);
+}
+
+/// `text_config.{field} = value` gives `config.json has {sentence}`.
+fn check(cases: &[(&str, Value, &str)]) {
+    for (field, value, sentence) in cases {
+        let mut model = Small::new();
+        if *field == "num_attention_heads" {
+            *model.text("num_key_value_heads") = json!(2);
+        }
+        *model.text(field) = value.clone();
+        assert_eq!(parse(&model).unwrap_err(), format!("config.json has {sentence}"));
+    }
+}
+
+#[test]
+fn refused_sizes() {
+    check(&[
+        ("hidden_size", Value::Null, "no `text_config.hidden_size`"),
+        ("hidden_size", json!(0), "`text_config.hidden_size` = 0; it must be a whole number from 1 to 262144"),
+        ("hidden_size", json!(-1), "`text_config.hidden_size` = -1; it must be a whole number from 1 to 262144"),
+        ("hidden_size", json!(64.5), "`text_config.hidden_size` = 64.5; it must be a whole number from 1 to 262144"),
+        (
+            "vocab_size",
+            json!(u64::MAX),
+            "`text_config.vocab_size` = 18446744073709551615; it must be a whole number from 1 to 16777216",
+        ),
+        ("vocab_size", json!(3), "`text_config.eos_token_id` = 3; it must be below `vocab_size` = 3"),
+        (
+            "eos_token_id",
+            json!([2, "3"]),
+            "`text_config.eos_token_id` = [2,\"3\"]; it must be a token id or a list of them",
+        ),
+        (
+            "num_attention_heads",
+            json!(3),
+            "`text_config.num_attention_heads` = 3; it must be a multiple of `num_key_value_heads` = 2",
+        ),
+        (
+            "linear_num_key_heads",
+            json!(4),
+            "`text_config.linear_num_value_heads` = 2; it must be a multiple of `linear_num_key_heads` = 4",
+        ),
+        (
+            "num_experts_per_tok",
+            json!(4),
+            "`text_config.num_experts_per_tok` = 4; it must be at most `num_experts` = 3",
+        ),
+        ("linear_conv_kernel_dim", json!(1), "`text_config.linear_conv_kernel_dim` = 1; it must be at least 2"),
+        (
+            "layer_types",
+            json!(["full_attention"]),
+            "`text_config.layer_types` = 1 entries; it must be as long as `num_hidden_layers` = 2",
+        ),
+        (
+            "layer_types",
+            json!(["full_attention", "sliding_attention"]),
+            "`text_config.layer_types` = \"sliding_attention\", which is not supported; Lily runs `linear_attention` and \
+             `full_attention`",
+        ),
+    ]);
+}
+
+#[test]
+fn refused_variants() {
+    check(&[
+        (
+            "rope_parameters",
+            json!({"rope_theta": 1e7, "partial_rotary_factor": 0.3}),
+            "`text_config.partial_rotary_factor` = 0.3; it must be such that `head_dim` = 32 times it is an even number \
+             from 2 to `head_dim`",
+        ),
+        (
+            "rope_parameters",
+            json!({"rope_theta": 1e7, "partial_rotary_factor": 1.25}),
+            "`text_config.partial_rotary_factor` = 1.25; it must be such that `head_dim` = 32 times it is an even number \
+             from 2 to `head_dim`",
+        ),
+        (
+            "rope_parameters",
+            json!({"rope_theta": 1e7, "rope_type": "yarn", "factor": 4.0}),
+            "`rope_parameters.rope_type` = yarn, which is not supported; Lily runs `default` only",
+        ),
+        ("rope_parameters", json!({}), "no `text_config.rope_parameters.rope_theta`"),
+        ("rope_parameters", json!(3), "`text_config.rope_parameters` = 3; it must be an object"),
+        ("rms_norm_eps", json!(0.0), "`text_config.rms_norm_eps` = 0.0; it must be a number above 0"),
+        ("tie_word_embeddings", json!("no"), "`text_config.tie_word_embeddings` = \"no\"; it must be true or false"),
+        (
+            "num_experts",
+            Value::Null,
+            "`text_config.num_experts` = absent, which is not supported; Lily runs mixture-of-experts models only, for now",
+        ),
+        (
+            "attn_output_gate",
+            json!(false),
+            "`text_config.attn_output_gate` = false, which is not supported; Lily runs gated attention only",
+        ),
+        ("hidden_act", json!("gelu"), "`text_config.hidden_act` = gelu, which is not supported; Lily runs `silu` only"),
+        (
+            "attention_bias",
+            json!(true),
+            "`text_config.attention_bias` = true, which is not supported; Lily runs projections without bias",
+        ),
+        (
+            "norm_topk_prob",
+            json!(false),
+            "`text_config.norm_topk_prob` = false, which is not supported; Lily runs renormalised router weights only",
+        ),
+        (
+            "mlp_only_layers",
+            json!([0]),
+            "`text_config.mlp_only_layers` = [0], which is not supported; Lily runs experts in every layer",
+        ),
+        (
+            "model_type",
+            json!("qwen3_next"),
+            "`text_config.model_type` = qwen3_next, which is not supported; Lily runs qwen3_5_moe, qwen3_5_moe_text, \
+             qwen3_5, qwen3_5_text",
+        ),
+    ]);
+}
+
+#[test]
+fn refusals_of_whole_files() {
+    let sentence = |json: &str| Config::parse(json).unwrap_err().to_string();
+    assert_eq!(sentence("{"), "config.json is not valid JSON: EOF while parsing an object at line 1 column 1");
+    assert_eq!(sentence("[]"), "config.json has `(top level)` = []; it must be an object");
+    assert_eq!(sentence("{}"), "config.json has no `model_type`");
+    assert_eq!(
+        sentence(r#"{"model_type": "llama"}"#),
+        "config.json has `model_type` = llama, which is not supported; Lily runs qwen3_5_moe, qwen3_5_moe_text, qwen3_5, \
+         qwen3_5_text"
+    );
+}
+
+#[test]
+fn generation_configs() {
+    assert_eq!(GenerationConfig::parse("{}").unwrap(), GenerationConfig::default());
+    let read = GenerationConfig::parse(
+        r#"{"do_sample": true, "temperature": 0.6, "top_k": 20, "top_p": 0.95, "min_p": null, "eos_token_id": [9, 7, 9]}"#,
+    );
+    let expected = GenerationConfig {
+        do_sample: true,
+        temperature: 0.6,
+        top_k: 20,
+        top_p: 0.95,
+        min_p: 0.0,
+        eos_token_ids: vec![7, 9],
+    };
+    assert_eq!(read.unwrap(), expected);
+    assert_eq!(GenerationConfig::parse(r#"{"top_k": -1, "eos_token_id": 5}"#).unwrap().eos_token_ids, [5]);
+
+    for (json, sentence) in [
+        (r#"{"temperature": -1}"#, "`temperature` = -1; it must be a number from 0"),
+        (r#"{"top_p": 0}"#, "`top_p` = 0; it must be a number above 0 and up to 1"),
+        (r#"{"min_p": 1.5}"#, "`min_p` = 1.5; it must be a number from 0 to 1"),
+        (r#"{"top_k": 1.5}"#, "`top_k` = 1.5; it must be a whole number from 0"),
+        (r#"{"do_sample": 1}"#, "`do_sample` = 1; it must be true or false"),
+        (r#"{"eos_token_id": -1}"#, "`eos_token_id` = -1; it must be a token id or a list of them"),
+    ] {
+        let error = GenerationConfig::parse(json).unwrap_err().to_string();
+        assert_eq!(error, format!("generation_config.json has {sentence}"));
+    }
+}
+
+#[test]
+fn quantization_blocks() {
+    let four = AffineParams { bits: 4, group: 64 };
+    let block = json!({"group_size": 64, "bits": 4, "a": {"bits": 8}, "b": {"group_size": 32, "bits": 6}, "c": false,
+                       "d": true, "vision_tower.x": {"mode": "mxfp4"}});
+    for name in ["quantization", "quantization_config"] {
+        let quantization = Quantization::parse(&json!({name: block}).to_string()).unwrap();
+        assert_eq!(quantization.lookup("a"), Stated::Named(AffineParams { bits: 8, group: 64 }));
+        assert_eq!(quantization.lookup("b"), Stated::Named(AffineParams { bits: 6, group: 32 }));
+        assert_eq!(quantization.lookup("c"), Stated::Dense);
+        assert_eq!(quantization.lookup("d"), Stated::Named(four));
+        assert_eq!(quantization.lookup("e"), Stated::Default(four));
+    }
+    assert_eq!(Quantization::parse("{}").unwrap().lookup("a"), Stated::Nothing);
+
+    for (block, sentence) in [
+        (
+            json!({"quant_method": "fp8"}),
+            "`quantization.quant_method` = fp8, which is not supported; Lily runs MLX affine quantization",
+        ),
+        (
+            json!({"bits": 4, "group_size": 32, "mode": "mxfp4"}),
+            "`quantization.mode` = mxfp4, which is not supported; Lily runs `affine` only",
+        ),
+        (
+            json!({"bits": 4, "group_size": 64, "a.b": {"bits": 4, "mode": "nvfp4"}}),
+            "`a.b.mode` = nvfp4, which is not supported; Lily runs `affine` only",
+        ),
+        (json!({"bits": 9, "group_size": 64}), "`quantization.bits` = 9; it must be a whole number from 1 to 8"),
+        (json!({"bits": 4}), "no `quantization.group_size`"),
+    ] {
+        let error = Quantization::parse(&json!({"quantization": block}).to_string()).unwrap_err();
+        assert_eq!(error.to_string(), format!("config.json has {sentence}"));
+    }
+}

@@ -1,0 +1,113 @@
+//! Who may talk to the server: this machine's own programs and pages. A web page elsewhere must not drive a
+//! local model, neither directly (Origin) nor by pointing a name of its own at 127.0.0.1 (Host).
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+
+use super::error::ApiError;
+
+/// The hosts that requests may name.
+#[derive(Debug, Clone)]
+pub struct Hosts {
+    names: Vec<String>,
+    any_address: bool,
+}
+
+impl Hosts {
+    /// The loopback names, the host that was bound and those the user added. When all interfaces are bound,
+    /// every bare IP address counts as bound: rebinding needs a name.
+    pub fn new(bound: &str, added: &[String]) -> Self {
+        let bound = bound.trim_matches(['[', ']']);
+        let any_address = bound.parse::<IpAddr>().is_ok_and(|address| address.is_unspecified());
+        let names = ["localhost", "127.0.0.1", "::1", bound].into_iter().map(str::to_ascii_lowercase);
+        let added = added.iter().map(|name| name.to_ascii_lowercase());
+        Self { names: names.chain(added).collect(), any_address }
+    }
+
+    /// Whether `host[:port]` is one of them.
+    fn allow(&self, authority: &str) -> bool {
+        let host = host_of(authority);
+        self.names.iter().any(|name| name.eq_ignore_ascii_case(host))
+            || self.any_address && host.parse::<IpAddr>().is_ok()
+    }
+
+    fn check(&self, request: &Request) -> Result<Option<HeaderValue>, ApiError> {
+        let forbidden = |what| Err(ApiError::new(StatusCode::FORBIDDEN, what).code("forbidden_host"));
+        let by_header = header_text(request.headers(), &header::HOST);
+        let by_uri = request.uri().authority().map(|authority| authority.as_str());
+        if !by_header.or(by_uri).is_some_and(|host| self.allow(host)) || by_uri.is_some_and(|host| !self.allow(host)) {
+            return forbidden("the Host header does not name this machine (see --allow-host)");
+        }
+        let Some(origin) = request.headers().get(header::ORIGIN) else { return Ok(None) };
+        let text = origin.to_str().unwrap_or("");
+        let authority = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"));
+        if !authority.is_some_and(|host| self.allow(host)) {
+            return forbidden("pages of this Origin may not use this server (see --allow-host)");
+        }
+        Ok(Some(origin.clone()))
+    }
+}
+
+/// Refuses foreign hosts and origins with 403; answers preflights of local pages and lets them read replies.
+pub async fn guard(State(hosts): State<Arc<Hosts>>, request: Request, next: Next) -> Response {
+    let origin = match hosts.check(&request) {
+        Ok(origin) => origin,
+        Err(error) => return error.into_response(),
+    };
+    let is_preflight =
+        request.method() == Method::OPTIONS && request.headers().contains_key(header::ACCESS_CONTROL_REQUEST_METHOD);
+    let asked = request.headers().get(header::ACCESS_CONTROL_REQUEST_HEADERS).cloned();
+    let mut response = if is_preflight { StatusCode::NO_CONTENT.into_response() } else { next.run(request).await };
+    let headers = response.headers_mut();
+    headers.insert(header::VARY, HeaderValue::from_static("origin"));
+    if let Some(origin) = origin {
+        headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
+        if is_preflight {
+            headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("GET, POST"));
+            headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, asked.unwrap_or(HeaderValue::from_static("*")));
+        }
+    }
+    response
+}
+
+fn header_text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
+    headers.get(name).and_then(|value| value.to_str().ok())
+}
+
+/// `host` of `host`, `host:port`, `[v6]` or `[v6]:port`.
+fn host_of(authority: &str) -> &str {
+    if let Some((v6, _)) = authority.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        return v6;
+    }
+    authority.split_once(':').map_or(authority, |(host, _)| host)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loopback_bound_and_added_hosts_are_local() {
+        let hosts = Hosts::new("192.168.1.5", &["my-mac.local".into()]);
+        for host in ["localhost", "LOCALHOST:8080", "127.0.0.1:1", "[::1]:8080", "192.168.1.5", "my-mac.local:80"] {
+            assert!(hosts.allow(host), "{host}");
+        }
+        for host in ["", "evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "10.0.0.1", "[::2]"] {
+            assert!(!hosts.allow(host), "{host}");
+        }
+    }
+
+    #[test]
+    fn a_wildcard_bind_takes_addresses_but_no_foreign_names() {
+        for bound in ["0.0.0.0", "::", "[::]"] {
+            let hosts = Hosts::new(bound, &[]);
+            assert!(hosts.allow("10.0.0.1:8080") && hosts.allow("[fe80::1]:8080"));
+            assert!(!hosts.allow("evil.example"));
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! The program as its users run it, with the built-in model: exit codes, and what goes to which stream.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// The program in a bare environment: no model is named, the Hugging Face cache is empty.
+fn lily(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_lily"));
+    command.args(args).env_remove("LILY_MODEL").env("HF_HUB_CACHE", "/nonexistent");
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn run(args: &[&str]) -> Output {
+    lily(args).output().expect("starts")
+}
+
+fn run_with_stdin(args: &[&str], input: &str) -> Output {
+    let mut child = lily(args).stdin(Stdio::piped()).spawn().expect("starts");
+    // The program may end before it reads; that is for the caller to judge.
+    let _ = child.stdin.take().expect("piped").write_all(input.as_bytes());
+    child.wait_with_output().expect("ends")
+}
+
+fn stdout(output: &Output) -> &str {
+    std::str::from_utf8(&output.stdout).expect("UTF-8")
+}
+
+fn stderr(output: &Output) -> &str {
+    std::str::from_utf8(&output.stderr).expect("UTF-8")
+}
+
+const FRANCE: &str = "What is the capital of France?";
+
+fn interrupt(child: &Child) {
+    let killed = Command::new("kill").args(["-INT", &child.id().to_string()]).status().expect("kill");
+    assert!(killed.success());
+}
+
+#[test]
+fn an_answer_is_all_there_is_on_stdout() {
+    let output = run(&["run", "--no-think", "--temperature", "0", FRANCE]);
+    let text = stdout(&output);
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(text.contains("Paris"), "{text:?}");
+    assert!(text.ends_with('\n') && !text.ends_with("\n\n") && !text.contains('\x1b'), "{text:?}");
+    assert!(!text.contains("think>") && !text.contains("<|"), "{text:?}");
+    assert_eq!(stderr(&output).lines().filter(|line| line.starts_with("lily: model: ")).count(), 1);
+}
+
+#[test]
+fn stdin_follows_the_prompt_or_stands_alone() {
+    for (args, input) in [
+        (&["run", "--no-think", "--temperature", "0", "What is the capital"][..], "of France?"),
+        (&["run", "--no-think", "--temperature", "0"], "What is the capital of France?\n"),
+    ] {
+        let output = run_with_stdin(args, input);
+        assert!(output.status.success(), "{}", stderr(&output));
+        assert!(stdout(&output).ends_with('\n'));
+    }
+}
+
+#[test]
+fn json_is_one_object_with_everything() {
+    let output = run(&["run", "--json", "--temperature", "0", "--max-tokens", "8", FRANCE]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let report: Value = serde_json::from_str(stdout(&output)).expect("one JSON object");
+    for name in ["text", "reasoning", "finish_reason", "model"] {
+        assert!(report[name].is_string(), "{name}: {report}");
+    }
+    assert!(report["tool_calls"].as_array().is_some_and(Vec::is_empty));
+    assert!(report["seed"].is_u64() && report["timings_ms"]["prefill"].is_f64());
+    assert_eq!(report["finish_reason"], "length");
+    assert_eq!(report["tokens"].as_array().map(Vec::len), Some(8));
+    assert_eq!(report["usage"]["completion_tokens"], 8);
+    assert!(report["usage"]["prompt_tokens"].as_u64().is_some_and(|count| count > 0));
+    assert_eq!(report["usage"]["cached_tokens"], 0);
+}
+
+#[test]
+fn the_same_seed_gives_the_same_text() {
+    let tokens = |seed: &str| {
+        let output = run(&["run", "--json", "--temperature", "1", "--seed", seed, "--max-tokens", "24", FRANCE]);
+        let report: Value = serde_json::from_str(stdout(&output)).expect("JSON");
+        assert_eq!(report["seed"].to_string(), seed);
+        report["tokens"].clone()
+    };
+    assert_eq!(tokens("7"), tokens("7"));
+}
+
+#[test]
+fn no_prompt_is_one_sentence() {
+    let output = run(&["run"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(stdout(&output), "");
+    assert_eq!(stderr(&output), "lily: no prompt: give one as an argument, or pipe text to stdin\n");
+}
+
+#[test]
+fn a_flag_out_of_range_is_one_sentence() {
+    let output = run(&["run", "--temperature", "-1", "x"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(stderr(&output), "lily: temperature: -1 is not a finite number ≥ 0\n");
+}
+
+#[test]
+fn a_wrong_model_path_is_one_sentence() {
+    for command in [
+        &["run", "--model", "/no/such/model", "x"][..],
+        &["chat", "--model", "/no/such/model"],
+        &["plan", "/no/such/model"],
+    ] {
+        let output = run(command);
+        assert_eq!(output.status.code(), Some(1), "{command:?}");
+        assert_eq!(stdout(&output), "");
+        let complaint = stderr(&output);
+        assert_eq!(complaint.lines().count(), 1, "{complaint}");
+        assert!(complaint.starts_with("lily: ") && complaint.contains("/no/such/model"), "{complaint}");
+    }
+}
+
+#[test]
+fn a_closed_stdout_ends_quietly() {
+    let mut child = lily(&["run", "--raw", "--max-tokens", "400", "Once upon a time"]).spawn().expect("starts");
+    // Closed before the first word.
+    drop(child.stdout.take());
+    let mut complaint = String::new();
+    child.stderr.take().expect("piped").read_to_string(&mut complaint).expect("UTF-8");
+    assert_eq!(child.wait().expect("ends").code(), Some(141), "{complaint}");
+    assert!(complaint.lines().all(|line| line.starts_with("lily: model: ")), "{complaint}");
+}
+
+#[test]
+fn ctrl_c_keeps_what_was_printed() {
+    let mut child =
+        lily(&["run", "--raw", "--temperature", "1", "--seed", "1", "Once upon a time"]).spawn().expect("starts");
+    let mut out = child.stdout.take().expect("piped");
+    let mut text = vec![0; 1];
+    out.read_exact(&mut text).expect("a first byte");
+    interrupt(&child);
+    out.read_to_end(&mut text).expect("reads");
+    let status = child.wait().expect("ends");
+    // A story this short may end by itself before the signal arrives.
+    assert!(matches!(status.code(), Some(130 | 0)), "{status}");
+    assert!(text.ends_with(b"\n"));
+}
+
+#[test]
+fn a_conversation_over_a_pipe() {
+    let flags = ["chat", "--no-think", "--temperature", "0"];
+    let talk = "My name is Ada and I love trains.\nWhat is my name?\n";
+    let output = run_with_stdin(&flags, talk);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let text = stdout(&output);
+    assert!(text.contains("Ada"), "{text:?}");
+    assert!(!text.contains("> ") && !text.contains('\x1b'), "{text:?}");
+
+    let forgotten = "My name is Ada and I love trains.\n/reset\nWhat is my name?\n";
+    let output = run_with_stdin(&flags, forgotten);
+    let last = stdout(&output).lines().last().unwrap_or_default().to_owned();
+    assert!(!last.contains("Ada"), "{last:?}");
+}
+
+#[test]
+fn commands_answer_on_stderr() {
+    let output = run_with_stdin(&["chat"], "/nope\n/help\n/think maybe\n\n/quit\nnever asked\n");
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert_eq!(stdout(&output), "");
+    let notes = stderr(&output);
+    assert!(notes.contains("lily: no command /nope (see /help)\n"), "{notes}");
+    assert!(notes.contains("no command /think maybe") && notes.contains("/reset"), "{notes}");
+}
+
+#[test]
+fn plan_describes_a_step_of_the_built_in_model() {
+    let output = run(&["plan", "--model", "lily-demo"]);
+    assert!(output.status.success() && stdout(&output).contains("dispatches"), "{}", stderr(&output));
+    assert_eq!(stderr(&output), "");
+    let listed = run(&["plan", "--tokens", "64", "--dispatches"]);
+    assert!(stdout(&listed).lines().count() > stdout(&output).lines().count());
+    let unknown = run(&["plan", "--without", "no-such-switch"]);
+    assert_eq!(unknown.status.code(), Some(1));
+    assert!(stderr(&unknown).contains("no-such-switch"), "{}", stderr(&unknown));
+}
+
+/// A server that is stopped when the test ends, however it ends.
+struct Server {
+    child: Child,
+    address: String,
+}
+
+impl Server {
+    fn start() -> Self {
+        let mut child = lily(&["serve", "--port", "0", "--model", "lily-demo"]).spawn().expect("starts");
+        let mut line = String::new();
+        BufReader::new(child.stderr.take().expect("piped")).read_line(&mut line).expect("a line");
+        let address = line.split("http://").nth(1).and_then(|rest| rest.split('/').next());
+        let address = address.unwrap_or_else(|| panic!("no address in {line:?}")).to_owned();
+        Self { child, address }
+    }
+
+    fn post(&self, body: &str) -> String {
+        let mut stream = TcpStream::connect(&self.address).expect("connects");
+        let head = format!(
+            "POST /v1/chat/completions HTTP/1.1\r\nHost: {}\r\nConnection: close\r\nContent-Length: {}\r\n\r\n",
+            self.address,
+            body.len()
+        );
+        stream.write_all(format!("{head}{body}").as_bytes()).expect("writes");
+        let mut reply = String::new();
+        stream.read_to_string(&mut reply).expect("reads");
+        reply
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn serve_answers_and_stops_on_a_signal() {
+    let mut server = Server::start();
+    let body = r#"{"messages": [{"role": "user", "content": "What is the capital of France?"}], "temperature": 0,
+        "chat_template_kwargs": {"enable_thinking": false}}"#;
+    let reply = server.post(body);
+    assert!(reply.starts_with("HTTP/1.1 200") && reply.contains("Paris"), "{reply}");
+    let streamed = server.post(&body.replacen('{', r#"{"stream": true, "#, 1));
+    assert!(streamed.contains("text/event-stream") && streamed.contains("data: [DONE]"), "{streamed}");
+    interrupt(&server.child);
+    let start = Instant::now();
+    let status = loop {
+        if let Some(status) = server.child.try_wait().expect("waits") {
+            break status;
+        }
+        assert!(start.elapsed() < Duration::from_secs(5), "still running");
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    assert!(status.success(), "{status}");
+}
