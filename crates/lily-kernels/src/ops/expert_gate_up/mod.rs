@@ -41,15 +41,11 @@ impl Contract for ExpertGateUp {
     fn tensors(&mut self) -> Vec<&mut Tensor> {
         // Both projections name the same rows and groups; the memory plan has to move both.
         let mut all = self.gate.x.tensors();
-<<<<<<< HEAD
         all.extend(self.up.x.tensors());
         for groups in [&mut self.gate.groups, &mut self.up.groups] {
             all.extend([&mut groups.offsets, &mut groups.order]);
         }
         all.push(&mut self.act.out);
-=======
-        all.extend([&mut self.gate.groups.offsets, &mut self.gate.groups.order, &mut self.act.out]);
->>>>>>> main
         all
     }
     fn check(&self) {
