@@ -10,6 +10,7 @@ use crate::request::{ChatPrompt, Event, Prompt, RequestError};
 
 mod arguments;
 mod detokenizer;
+mod encode_cache;
 mod guard;
 mod jinja;
 mod messages;

@@ -112,6 +112,12 @@ fn run_on(case: &Case, backend: &mut dyn Backend) -> Result<Image, DeviceError> 
     if let Some(id) = kv {
         backend.read(id, 0, &mut image.kv);
     }
+    if !case.inputs.tokens_on_device {
+        // A device may keep the ids that came with the inputs in the slot that the step reads.
+        let (slot, bytes) = (case.inputs.token_slot, size_of_val(case.inputs.tokens.as_slice()));
+        let bytes = bytes.min(image.slots[slot].len());
+        image.slots[slot][..bytes].copy_from_slice(&case.before.slots[slot][..bytes]);
+    }
     Ok(image)
 }
 
