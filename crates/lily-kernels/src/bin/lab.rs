@@ -1,5 +1,5 @@
-//! The kernel lab: `lab check [op] [--device NAME]` runs the cases of one op, or of all, and prints how far the device is
-//! from the reference.
+//! The kernel lab: `lab check [op] [--device NAME]` runs the cases of one op, or of all, and prints how far the device
+//! is from the reference.
 
 #![allow(clippy::print_stdout, reason = "a table for people is what it is for")]
 
@@ -7,10 +7,11 @@ use std::process::ExitCode;
 
 use lily_kernels::backend::Backend;
 use lily_kernels::check::{Case, cases, check_case};
+use lily_kernels::cpu::CpuBackend;
 use lily_kernels::op::OpKind;
 use lily_kernels::reference::ReferenceBackend;
 
-const USAGE: &str = "usage: lab check [op] [--device reference]";
+const USAGE: &str = "usage: lab check [op] [--device reference|cpu]";
 
 fn main() -> ExitCode {
     match run(&std::env::args().skip(1).collect::<Vec<_>>()) {
@@ -25,7 +26,7 @@ fn main() -> ExitCode {
 
 /// Whether every case passed.
 fn run(args: &[String]) -> Result<bool, String> {
-    let (mut words, mut device) = (Vec::new(), "reference");
+    let (mut words, mut device) = (Vec::new(), "cpu");
     let mut args = args.iter();
     while let Some(arg) = args.next() {
         match arg.as_str() {
@@ -47,6 +48,7 @@ fn run(args: &[String]) -> Result<bool, String> {
 fn open(device: &str) -> Result<Box<dyn Backend>, String> {
     match device {
         "reference" => Ok(Box::new(ReferenceBackend::new())),
+        "cpu" => Ok(Box::new(CpuBackend::new(None).map_err(|e| e.to_string())?)),
         _ => Err(format!("no device is called {device}; {USAGE}")),
     }
 }

@@ -29,7 +29,7 @@ fn part<'a>(case: &Case, image: &'a Image, place: Place) -> &'a [u8] {
         Place::Logits => &image.logits,
         Place::Buffer(id) if id == case.kv_buffer() => &image.kv,
         Place::Buffer(id) => &image.states[id.0 as usize],
-        Place::Temp(_) | Place::Constants | Place::Weights(_) | Place::StepTokens => {
+        Place::Temp(_) | Place::Constants | Place::Weights(_) => {
             unreachable!("{place:?} is never stored to as an output")
         }
     }

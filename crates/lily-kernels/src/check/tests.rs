@@ -193,6 +193,6 @@ fn state_and_cache_are_guarded() {
     assert!(said.contains("Buffer(BufferId(0)) byte 3968 changed from 0xff"), "{said}");
 
     let case = cases(OpKind::KvWrite).remove(0);
-    let said = verdict(&case, |d| d.clear(BufferId(1), 0, 1));
-    assert!(said.contains("Buffer(BufferId(1)) byte 0 changed from 0xff"), "{said}");
+    let said = verdict(&case, |d| d.clear(BufferId(0), 0, 1));
+    assert!(said.contains("Buffer(BufferId(0)) byte 0 changed from 0xff"), "{said}");
 }

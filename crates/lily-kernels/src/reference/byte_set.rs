@@ -18,8 +18,6 @@ pub enum Place {
     Weights(u32),
     /// Recurrent state (both halves) or the KV pool (all blocks).
     Buffer(BufferId),
-    /// Token ids that came with the step's inputs.
-    StepTokens,
     /// A token slot.
     Slot(usize),
     /// Logits.

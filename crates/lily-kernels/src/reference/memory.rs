@@ -63,8 +63,6 @@ pub struct Memory {
     /// Arena bytes that this step (or a poke) has written.
     stored: ByteSet,
     stored_temps: ByteSet,
-    /// Ids that came with the step, unless it takes those of a slot.
-    step_tokens: Option<Vec<u8>>,
     token_slot: usize,
     current: Option<Current>,
     stores: Vec<Store>,
@@ -151,11 +149,13 @@ impl Memory {
         &self.bytes(place)[offset..offset + access.bytes]
     }
 
-    /// Settles what the virtual spaces stand for.
+    /// Settles what the virtual spaces stand for; ids that come with the inputs go to the step's token slot.
     pub(super) fn begin_step(&mut self, inputs: &StepInputs) {
         self.token_slot = inputs.token_slot;
-        let ids = || inputs.tokens.iter().flat_map(|id| id.to_le_bytes()).collect();
-        self.step_tokens = (!inputs.tokens_on_device).then(ids);
+        if !inputs.tokens_on_device {
+            let ids: Vec<u8> = inputs.tokens.iter().flat_map(|id| id.to_le_bytes()).collect();
+            self.slots[self.token_slot][..ids.len()].copy_from_slice(&ids);
+        }
     }
 
     /// Nothing in the arena outlives a step; its bytes stay for `peek`, but no later step may read them.
@@ -196,12 +196,7 @@ impl Memory {
         let stored = match place {
             Place::Temp(_) => self.stored_temps.first_missing(place, range.clone()),
             Place::Arena => self.stored.first_missing(place, range.clone()),
-            Place::Constants
-            | Place::Weights(_)
-            | Place::Buffer(_)
-            | Place::StepTokens
-            | Place::Slot(_)
-            | Place::Logits => None,
+            Place::Constants | Place::Weights(_) | Place::Buffer(_) | Place::Slot(_) | Place::Logits => None,
         };
         if let Some(byte) = stored {
             panic!("{name} reads {space:?} byte {byte}, which nothing has written");
@@ -228,7 +223,7 @@ impl Memory {
             }
             Place::Arena => self.stored.insert(place, range.clone()),
             Place::Buffer(_) | Place::Slot(_) | Place::Logits => (),
-            Place::Constants | Place::Weights(_) | Place::StepTokens => panic!("{name} writes to {space:?}"),
+            Place::Constants | Place::Weights(_) => panic!("{name} writes to {space:?}"),
         }
         if let (Some(c), false) = (&mut self.current, matches!(place, Place::Temp(_))) {
             let access = Access { space, offset, bytes: bytes.len() };
@@ -264,7 +259,6 @@ impl Memory {
                 assert!(offset < block_bytes, "a KV block has {block_bytes} bytes, not {offset}");
                 (Place::Buffer(pool), block as usize * block_bytes + offset)
             }
-            (Space::Tokens, At::Step) if self.step_tokens.is_some() => (Place::StepTokens, offset),
             (Space::Tokens, At::Step) => (Place::Slot(self.token_slot), offset),
             (Space::NextTokens, At::Step) => (Place::Slot(1 - self.token_slot), offset),
             (Space::Logits, At::Step) => (Place::Logits, offset),
@@ -279,7 +273,6 @@ impl Memory {
             Place::Constants => &self.constants,
             Place::Weights(file) => self.weights[file as usize].bytes(),
             Place::Buffer(id) => self.buffers.get(&id).expect("a buffer in use was allocated and not freed"),
-            Place::StepTokens => self.step_tokens.as_deref().unwrap_or(&[]),
             Place::Slot(slot) => &self.slots[slot],
             Place::Logits => &self.logits,
         }
@@ -292,7 +285,7 @@ impl Memory {
             Place::Buffer(id) => self.buffer_mut(id),
             Place::Slot(slot) => &mut self.slots[slot],
             Place::Logits => &mut self.logits,
-            Place::Constants | Place::Weights(_) | Place::StepTokens => panic!("{place:?} is read-only"),
+            Place::Constants | Place::Weights(_) => panic!("{place:?} is read-only"),
         }
     }
 }

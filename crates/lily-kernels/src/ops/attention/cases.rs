@@ -13,23 +13,21 @@ const MORE_STEPS: &[Step] = &[
     Step::Decode { bucket: 8, starts: &[767, 1, 255, 300, 0] },
 ];
 
-/// Heads (query, key/value) and head dims of the models and the odd ones between.
+/// Heads (query, key/value), head dims and cache types of the models, and odd ones between.
 pub fn cases() -> Vec<Case> {
-    let heads = [(1, 1, 64), (6, 3, 64), (4, 2, 128), (8, 1, 256), (3, 3, 128)];
-    let mut cases = Vec::new();
-    for step in STEPS.iter().chain(MORE_STEPS) {
-        for (i, heads) in heads.into_iter().enumerate() {
-            let dtype = if i % 2 == 0 { DType::Bf16 } else { DType::F32 };
-            cases.push(case(*step, heads, dtype));
-        }
-    }
-    cases.push(case(STEPS[3], (4, 2, 128), DType::Bf16));
-    cases.push(case(STEPS[4], (4, 1, 256), DType::Bf16));
-    cases
+    let shapes = [
+        (1, 1, 64, DType::Bf16),
+        (6, 3, 64, DType::F32),
+        (4, 2, 128, DType::Bf16),
+        (3, 3, 128, DType::F32),
+        (8, 1, 256, DType::F32),
+        (4, 1, 256, DType::Bf16),
+    ];
+    STEPS.iter().chain(MORE_STEPS).flat_map(|step| shapes.map(|shape| case(*step, shape))).collect()
 }
 
-fn case(step: Step, heads: (usize, usize, usize), dtype: DType) -> Case {
-    let (q_heads, kv_heads, dim) = heads;
+fn case(step: Step, shape: (usize, usize, usize, DType)) -> Case {
+    let (q_heads, kv_heads, dim, dtype) = shape;
     let mut b = CaseBuilder::new(step);
     let layer = b.kv(kv_heads, dim, dtype, true);
     let q = b.normal(1, q_heads * dim);
