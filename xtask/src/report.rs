@@ -14,21 +14,38 @@ pub struct Digest {
     pub ignored: usize,
     /// `SKIP` lines, each once.
     pub skips: BTreeSet<String>,
-    /// Names of failed tests.
+    /// Failed tests, each with its binary.
     pub failures: BTreeSet<String>,
+    /// Name of the binary that runs now.
+    binary: String,
+    /// Inside the list of failed tests that ends a binary's output.
+    listing: bool,
 }
 
 impl Digest {
-    /// Takes one line of output. A test may have left text without a newline in front of it.
+    /// Takes one line of output. A test may have left text without a newline in front of what counts.
     pub fn line(&mut self, line: &str) {
+        if let Some(name) = line.strip_prefix("    ").filter(|name| self.listing && !name.contains(' ')) {
+            self.failures.insert(format!("{} {name}", self.binary));
+            return;
+        }
+        self.listing = line.ends_with("failures:");
         if let Some(at) = line.find("test result: ") {
             self.result(&line[at..]);
-        } else if let Some(at) =
-            line.find("SKIP ").filter(|&at| line[..at].trim().is_empty() || line.starts_with("test "))
-        {
-            self.skips.insert(line[at..].trim().to_owned());
-        } else if let Some(name) = line.strip_prefix("test ").and_then(|rest| rest.strip_suffix(" ... FAILED")) {
-            self.failures.insert(name.to_owned());
+        } else if let Some(path) = line.trim_start().strip_prefix("Running ") {
+            let file = path.rsplit_once('/').map_or(path, |(_, file)| file);
+            self.binary = file.rsplit_once('-').map_or(file, |(name, _)| name).to_owned();
+        } else if let Some(name) = line.trim_start().strip_prefix("Doc-tests ") {
+            self.binary = format!("{name} (doc)");
+        } else if let Some(at) = line.find("SKIP ").filter(|_| !self.binary.is_empty()) {
+            self.skip(line[at..].trim());
+        }
+    }
+
+    /// Adds `SKIP <name>: <reason>`; other sentences with that word are none.
+    fn skip(&mut self, line: &str) {
+        if line.contains(": ") {
+            self.skips.insert(line.to_owned());
         }
     }
 
@@ -74,9 +91,11 @@ mod tests {
     #[test]
     fn a_skip_is_no_pass_and_counts_once() {
         let digest = digest(
-            "SKIP golden::real: no ../shared/oracle\n\
+            "note: SKIP of the compiler: none\n\
+             Running unittests src/lib.rs (target/release/deps/lily-5f0c)\n\
+             SKIP golden::real: no ../shared/oracle\n\
              test golden::real ... SKIP golden::real: no ../shared/oracle\n\
-             SKIP gpu: no device\n\
+             text without newlineSKIP gpu: no device\n\
              the word SKIP inside a sentence\n\
              test result: ok. 5 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out",
         );
@@ -86,7 +105,15 @@ mod tests {
 
     #[test]
     fn failed_tests_are_named() {
-        let digest = digest("test plan::arena ... FAILED\ntest plan::fuse ... ok");
-        assert_eq!(digest.failures.into_iter().collect::<Vec<_>>(), ["plan::arena"]);
+        let digest = digest(
+            "     Running unittests src/lib.rs (target/release/deps/lily_kernels-5f0c)\n\
+             test plan::arena ... FAILED\n\
+             failures:\n\
+             \x20   plan::arena\n\
+             \n\
+             test result: FAILED. 0 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out\n\
+             \x20   no::name\n",
+        );
+        assert_eq!(digest.failures.into_iter().collect::<Vec<_>>(), ["lily_kernels plan::arena"]);
     }
 }

@@ -165,8 +165,8 @@ impl Engine {
     }
 
     /// What was opened.
-    pub fn info(&self) -> &ModelInfo {
-        &self.info
+    pub fn info(&self) -> ModelInfo {
+        self.info.clone()
     }
 
     /// Sampling parameters of `generation_config.json`; seed 0.
@@ -310,7 +310,7 @@ fn describe(checkpoint: &Checkpoint, limits: &Limits, backend: &dyn Backend) -> 
         vec![format!("{} tensors are not part of this model and were ignored: {}", unknown.len(), list(&unknown))]
     };
     ModelInfo {
-        name: checkpoint.name(),
+        name: checkpoint.name().to_owned(),
         model_type: checkpoint.config().model_type.clone(),
         context_length: limits.context_length,
         vocab_size: checkpoint.config().vocab_size,

@@ -118,13 +118,15 @@ impl Tree {
         self.sources.iter().filter(move |source| source.path.starts_with(prefix))
     }
 
-    /// Runs the checks and takes away what is waived.
+    /// Runs the checks, takes away what is waived, sorts by place.
     fn findings(&self) -> Vec<Finding> {
         let mut findings = Vec::new();
         for check in CHECKS {
             (check.run)(self, &mut findings);
         }
-        waiver::apply(self, findings)
+        let mut findings = waiver::apply(self, findings);
+        findings.sort_by(|a, b| (&a.path, a.line).cmp(&(&b.path, b.line)));
+        findings
     }
 }
 

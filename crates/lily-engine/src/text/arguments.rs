@@ -101,10 +101,9 @@ impl Allowed {
         if depth == 0 {
             return;
         }
-        if let Some(target) = schema.get("$ref").and_then(Value::as_str).and_then(|r| r.strip_prefix('#')) {
-            if let Some(target) = root.pointer(target) {
-                self.add(target, root, depth - 1);
-            }
+        let target = schema.get("$ref").and_then(Value::as_str).and_then(|r| r.strip_prefix('#'));
+        if let Some(target) = target.and_then(|pointer| root.pointer(pointer)) {
+            self.add(target, root, depth - 1);
         }
         match schema.get("type") {
             Some(Value::String(name)) => self.add_type(name),

@@ -4,8 +4,8 @@ use std::error::Error as _;
 use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use minijinja::value::{Kwargs, ValueKind, from_args};
 use minijinja::syntax::SyntaxConfig;
+use minijinja::value::{Kwargs, ValueKind, from_args};
 use minijinja::{Environment, Error, ErrorKind, Output, State, Value};
 
 use super::pyjson::{self, JsonStyle};
@@ -67,18 +67,20 @@ fn raise_exception(message: &str) -> Result<Value, Error> {
 
 /// Prints `None`, `True` and `False` as Python does.
 fn format_value(out: &mut Output, state: &mut State, value: &Value) -> Result<(), Error> {
-    match value.kind() {
-        ValueKind::None | ValueKind::Bool => out.write_str(&string(value)).map_err(Error::from),
-        _ => minijinja::escape_formatter(out, state, value),
+    if matches!(value.kind(), ValueKind::None | ValueKind::Bool) {
+        return out.write_str(&string(value)).map_err(Error::from);
     }
+    minijinja::escape_formatter(out, state, value)
 }
 
 fn string(value: &Value) -> String {
-    match value.kind() {
-        ValueKind::None => "None".into(),
-        ValueKind::Bool => if value.is_true() { "True" } else { "False" }.into(),
-        _ => value.to_string(),
+    if value.is_none() {
+        return "None".into();
     }
+    if value.kind() == ValueKind::Bool {
+        return if value.is_true() { "True" } else { "False" }.into();
+    }
+    value.to_string()
 }
 
 /// `tojson(ensure_ascii=false, indent=none, separators=none, sort_keys=false)`, as Hugging Face defines it.
@@ -107,18 +109,14 @@ fn to_json(value: &Value, kwargs: Kwargs) -> Result<String, Error> {
 
 /// Jinja2's `items`: pairs of a mapping, nothing for an undefined value.
 fn items(value: &Value) -> Result<Value, Error> {
-    match value.kind() {
-        ValueKind::Undefined => Ok(Value::from(Vec::<Value>::new())),
-        ValueKind::Map => {
-            let mut pairs = Vec::new();
-            for key in value.try_iter()? {
-                let item = value.get_item(&key)?;
-                pairs.push(Value::from(vec![key, item]));
-            }
-            Ok(pairs.into())
-        }
-        _ => Err(raised("Can only get item pairs from a mapping.")),
+    if value.is_undefined() {
+        return Ok(Value::from(Vec::<Value>::new()));
     }
+    if value.kind() != ValueKind::Map {
+        return Err(raised("Can only get item pairs from a mapping."));
+    }
+    let pair = |key: Value| Ok(Value::from(vec![key.clone(), value.get_item(&key)?]));
+    value.try_iter()?.map(pair).collect::<Result<Vec<_>, Error>>().map(Value::from)
 }
 
 /// Python's string methods. `strip` and its kin differ from Rust's `trim` in what is white space.
@@ -150,7 +148,17 @@ fn strip<'a>(text: &'a str, chars: Option<&str>, start: bool, end: bool) -> &'a 
 /// left as they stand.
 fn strftime(format: &str, seconds: u64) -> String {
     const MONTHS: [&str; 12] = [
-        "January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November",
+        "January",
+        "February",
+        "March",
+        "April",
+        "May",
+        "June",
+        "July",
+        "August",
+        "September",
+        "October",
+        "November",
         "December",
     ];
     const DAYS: [&str; 7] = ["Thursday", "Friday", "Saturday", "Sunday", "Monday", "Tuesday", "Wednesday"];

@@ -10,6 +10,7 @@ use crate::request::{ChatPrompt, Event, Prompt, RequestError};
 
 mod arguments;
 mod detokenizer;
+mod encode_cache;
 mod guard;
 mod jinja;
 mod messages;
@@ -104,10 +105,12 @@ impl Codec {
         let template = ChatTemplate::from_files(jinja, &config)?.map(|template| {
             let names = ["bos_token", "eos_token", "pad_token", "unk_token"];
             let special = |name| Some((name, config.get(name).and_then(tokenizer::token_spelling)?));
-            names.into_iter().filter_map(special).fold(
-                template.guarding(tokenizer.control_tokens()),
-                |template, (name, spelling)| template.with_special_token(name, spelling),
-            )
+            names
+                .into_iter()
+                .filter_map(special)
+                .fold(template.guarding(tokenizer.control_tokens()), |template, (name, spelling)| {
+                    template.with_special_token(name, spelling)
+                })
         });
         Ok(Self { tokenizer: Arc::new(tokenizer), template })
     }

@@ -2,7 +2,7 @@
 //! the joined pieces do not depend on how the text was cut.
 
 use super::arguments::Tools;
-use super::tool_call::{CallScanner, Progress};
+use super::tool_call::{CallScanner, Progress, first_tag, partial_tag};
 use super::{FUNCTION_START, THINK_END, THINK_START, TOOL_CALL_END, TOOL_CALL_START};
 use crate::request::Event;
 
@@ -175,7 +175,7 @@ impl OutputParser {
             self.awaits_close = false;
         }
         let tags = [TOOL_CALL_START, FUNCTION_START];
-        if let Some((at, tag)) = first_tag(&self.pending, &tags) {
+        if let Some((at, tag)) = first_tag(&self.pending, 0, &tags) {
             let text = self.pending[..at].trim_end().len();
             self.emit(Kind::Content, text);
             self.state = State::Call(CallScanner::new(tag == TOOL_CALL_START, at - text + tag.len()));
@@ -201,7 +201,8 @@ impl OutputParser {
         let progress = scanner.advance(&self.pending);
         let (wrapped, start) = (scanner.wrapped, scanner.start);
         // A function without `<tool_call>` is prose unless it names a tool.
-        let is_prose = !wrapped && scanner.calls.iter().any(|call| !call.name.is_empty() && !self.tools.has(&call.name));
+        let is_prose =
+            !wrapped && scanner.calls.iter().any(|call| !call.name.is_empty() && !self.tools.has(&call.name));
         match progress {
             Progress::Incomplete if !is_prose => {
                 if end {
@@ -232,7 +233,7 @@ impl OutputParser {
 
     fn no_call_step(&mut self, end: bool) -> bool {
         let tags = [TOOL_CALL_END, TOOL_CALL_START];
-        match first_tag(&self.pending, &tags) {
+        match first_tag(&self.pending, 0, &tags) {
             Some((at, tag)) => {
                 let text = if tag == TOOL_CALL_END { at + tag.len() } else { self.pending[..at].trim_end().len() };
                 self.emit(Kind::Content, text);
@@ -280,20 +281,4 @@ impl OutputParser {
         }
         starts
     }
-}
-
-/// The first of `tags` in `text` and where it stands.
-fn first_tag<'a>(text: &str, tags: &[&'a str]) -> Option<(usize, &'a str)> {
-    tags.iter().filter_map(|tag| Some((text.find(tag)?, *tag))).min()
-}
-
-/// How many bytes at the end of `text` may be the beginning of one of `tags`.
-fn partial_tag(text: &str, tags: &[&str]) -> usize {
-    let longest = tags.iter().map(|tag| tag.len() - 1).max().unwrap_or(0);
-    let bytes = text.as_bytes();
-    let len = longest.min(bytes.len());
-    (1..=len)
-        .rev()
-        .find(|len| tags.iter().any(|tag| tag.as_bytes().starts_with(&bytes[bytes.len() - len..])))
-        .unwrap_or(0)
 }

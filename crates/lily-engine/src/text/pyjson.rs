@@ -48,34 +48,29 @@ struct Writer<'a> {
 
 impl Writer<'_> {
     fn value(&mut self, value: &Value, depth: usize) -> Result<(), Error> {
-        match value.kind() {
-            ValueKind::None => self.out.push_str("null"),
-            ValueKind::Bool => self.out.push_str(if value.is_true() { "true" } else { "false" }),
-            ValueKind::Number => self.out.push_str(&number(value)),
-            ValueKind::String => self.string(value.as_str().unwrap_or_default()),
-            ValueKind::Seq | ValueKind::Iterable => {
-                let items: Vec<Value> = value.try_iter()?.collect();
-                self.items('[', ']', &items, depth, |writer, item| writer.value(item, depth + 1))?;
+        if let Some(scalar) = scalar(value) {
+            self.out.push_str(&scalar);
+        } else if let Some(text) = value.as_str() {
+            self.string(text);
+        } else if matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable) {
+            let items: Vec<Value> = value.try_iter()?.collect();
+            self.items('[', ']', &items, depth, |writer, item| writer.value(item, depth + 1))?;
+        } else if value.kind() == ValueKind::Map {
+            let mut entries = Vec::new();
+            for key in value.try_iter()? {
+                entries.push((key_text(&key)?, value.get_item(&key)?));
             }
-            ValueKind::Map => {
-                let mut entries = Vec::new();
-                for key in value.try_iter()? {
-                    entries.push((key_text(&key)?, value.get_item(&key)?));
-                }
-                if self.style.sort_keys {
-                    entries.sort_by(|a, b| a.0.cmp(&b.0));
-                }
-                self.items('{', '}', &entries, depth, |writer, (key, item)| {
-                    writer.string(key);
-                    writer.out.push_str(&writer.style.key_separator);
-                    writer.value(item, depth + 1)
-                })?;
+            if self.style.sort_keys {
+                entries.sort_by(|a, b| a.0.cmp(&b.0));
             }
-            kind @ (ValueKind::Undefined | ValueKind::Bytes | ValueKind::Plain | ValueKind::Invalid) => {
-                return Err(not_serializable(kind));
-            }
-            // `ValueKind` is non-exhaustive.
-            kind => return Err(not_serializable(kind)),
+            self.items('{', '}', &entries, depth, |writer, (key, item)| {
+                writer.string(key);
+                writer.out.push_str(&writer.style.key_separator);
+                writer.value(item, depth + 1)
+            })?;
+        } else {
+            let reason = format!("Object of type {} is not JSON serializable", value.kind());
+            return Err(Error::new(ErrorKind::BadSerialization, reason));
         }
         Ok(())
     }
@@ -142,45 +137,49 @@ impl Writer<'_> {
     }
 }
 
-fn not_serializable(kind: ValueKind) -> Error {
-    Error::new(ErrorKind::BadSerialization, format!("Object of type {kind} is not JSON serializable"))
-}
-
 fn key_text(key: &Value) -> Result<String, Error> {
-    match key.kind() {
-        ValueKind::String => Ok(key.as_str().unwrap_or_default().to_owned()),
-        ValueKind::None => Ok("null".into()),
-        ValueKind::Bool => Ok(if key.is_true() { "true" } else { "false" }.into()),
-        ValueKind::Number => Ok(number(key)),
-        kind => Err(Error::new(
-            ErrorKind::BadSerialization,
-            format!("keys must be str, int, float, bool or None, not {kind}"),
-        )),
-    }
+    let text = key.as_str().map(str::to_owned).or_else(|| scalar(key));
+    text.ok_or_else(|| {
+        let reason = format!("keys must be str, int, float, bool or None, not {}", key.kind());
+        Error::new(ErrorKind::BadSerialization, reason)
+    })
 }
 
-fn number(value: &Value) -> String {
-    match f64::try_from(value.clone()) {
-        Ok(float) if !value.is_integer() => float_repr(float),
-        _ => value.to_string(),
+/// Text of what is neither a string nor a container.
+fn scalar(value: &Value) -> Option<String> {
+    if value.is_none() {
+        Some("null".into())
+    } else if value.kind() == ValueKind::Bool {
+        Some(if value.is_true() { "true" } else { "false" }.into())
+    } else if value.is_integer() {
+        Some(value.to_string())
+    } else if value.is_number() {
+        f64::try_from(value.clone()).ok().map(float_repr)
+    } else {
+        None
     }
 }
 
 /// Python's `repr(float)`, with JSON's names for what is not finite.
-pub(super) fn float_repr(value: f64) -> String {
+fn float_repr(value: f64) -> String {
     if value.is_nan() {
         return "NaN".into();
     }
     if value.is_infinite() {
         return if value > 0.0 { "Infinity" } else { "-Infinity" }.into();
     }
-    // Rust prints the shortest digits that read back, as Python does; only the layout differs.
-    let scientific = format!("{value:e}");
+    // Both print the shortest digits that read back. Where two such decimals are equally near, Python takes the
+    // even one, which is also what Rust rounds to when told how many digits.
+    let shortest = format!("{value:e}");
+    let digits = shortest.split('e').next().unwrap_or_default().bytes().filter(u8::is_ascii_digit).count();
+    let rounded = format!("{value:.*e}", digits - 1);
+    let scientific = if rounded.parse() == Ok(value) { rounded } else { shortest };
+
     let (mantissa, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
     let exponent: i32 = exponent.parse().unwrap_or(0);
     if (-4..16).contains(&exponent) {
-        let fixed = format!("{value}");
-        return if fixed.contains('.') { fixed } else { fixed + ".0" };
+        let decimals = (digits as i32 - 1 - exponent).max(1) as usize;
+        return format!("{value:.decimals$}");
     }
     let sign = if exponent < 0 { '-' } else { '+' };
     format!("{mantissa}e{sign}{:02}", exponent.unsigned_abs())

@@ -6,8 +6,10 @@ use std::ops::Range;
 
 use serde::Deserialize;
 use serde_json::Value;
-use tokenizers::{Model as _, ModelWrapper, NormalizerWrapper, PreTokenizerWrapper};
+use tokenizers::models::bpe::BPE;
+use tokenizers::{Model as _, NormalizerWrapper, PreTokenizerWrapper};
 
+use super::encode_cache::EncodeCache;
 use super::{Rendered, TextError};
 
 /// Ends of a turn in this model family; they end a generation whatever `tokenizer_config.json` names.
@@ -23,6 +25,7 @@ pub struct Tokenizer {
     /// Whether a spelling starts with this byte.
     control_starts: [bool; 256],
     table: ByteTable,
+    cache: EncodeCache,
     stop_ids: Vec<u32>,
     tag_ids: TagIds,
 }
@@ -64,7 +67,8 @@ struct TokenizerFile {
     pre_tokenizer: Option<PreTokenizerWrapper>,
     #[serde(default)]
     decoder: Value,
-    model: ModelWrapper,
+    /// Read as what it must be: the crate's enum of models would parse it thrice.
+    model: BPE,
 }
 
 /// Raw bytes of every token, in one blob.
@@ -112,8 +116,15 @@ impl Tokenizer {
         for token in &controls {
             control_starts[usize::from(token.content.as_bytes()[0])] = true;
         }
-        let mut tokenizer =
-            Self { plain, controls, control_starts, table, stop_ids: Vec::new(), tag_ids: TagIds::default() };
+        let mut tokenizer = Self {
+            plain,
+            controls,
+            control_starts,
+            table,
+            cache: EncodeCache::default(),
+            stop_ids: Vec::new(),
+            tag_ids: TagIds::default(),
+        };
         tokenizer.tag_ids = TagIds {
             think_start: tokenizer.token_to_id(super::THINK_START),
             think_end: tokenizer.token_to_id(super::THINK_END),
@@ -206,9 +217,11 @@ impl Tokenizer {
     }
 
     fn encode_text(&self, text: &str, ids: &mut Vec<u32>) -> Result<(), TextError> {
-        let encoding = self.plain.encode_fast(text, false).map_err(|e| TextError::Encode(e.to_string()))?;
-        ids.extend_from_slice(encoding.get_ids());
-        Ok(())
+        self.cache.extend(ids, text, |text, ids| {
+            let encoding = self.plain.encode_fast(text, false).map_err(|e| TextError::Encode(e.to_string()))?;
+            ids.extend_from_slice(encoding.get_ids());
+            Ok(())
+        })
     }
 
     /// Cuts `text` at the control tokens that `is_control` lets pass: leftmost first, then longest, as

@@ -1,7 +1,7 @@
 //! Reads one tool call in Qwen's XML form out of a growing text. Decides only what later text cannot change, so
 //! the result does not depend on how the text was cut. Knows no tools and no types.
 
-use super::{FUNCTION_START, TOOL_CALL_END};
+use super::{FUNCTION_START, TOOL_CALL_END, TOOL_CALL_START};
 
 const FUNCTION_END: &str = "</function>";
 const PARAMETER_START: &str = "<parameter=";
@@ -49,9 +49,19 @@ enum Stage {
     Name,
     ParameterOrEnd,
     Key,
-    /// Begins at `start`; no end before `searched`.
-    Value { start: usize, searched: usize },
+    Value(Value),
     Close,
+}
+
+/// An open value.
+#[derive(Debug, Clone, Copy)]
+struct Value {
+    /// First byte after the parameter's tag.
+    start: usize,
+    /// No end before this byte.
+    searched: usize,
+    /// Calls inside the value that are open at `searched`.
+    depth: usize,
 }
 
 /// What stands at a position, white space aside.
@@ -81,7 +91,7 @@ impl CallScanner {
                 Stage::Function => self.function(text),
                 Stage::Name | Stage::Key => self.label(text),
                 Stage::ParameterOrEnd => self.parameter_or_end(text),
-                Stage::Value { start, searched } => self.value(text, start, searched),
+                Stage::Value(value) => self.value(text, value),
                 Stage::Close => self.close(text),
             };
             if let Some(progress) = progress {
@@ -126,7 +136,7 @@ impl CallScanner {
             self.stage = Stage::ParameterOrEnd;
         } else {
             call.parameters.push((label, String::new()));
-            self.stage = Stage::Value { start: self.at, searched: self.at };
+            self.stage = Stage::Value(Value { start: self.at, searched: self.at, depth: 0 });
         }
         None
     }
@@ -143,51 +153,48 @@ impl CallScanner {
     }
 
     /// A value ends at the first `</parameter>` that is followed by another parameter or the function's end, so
-    /// that it may hold code which looks like tags.
-    fn value(&mut self, text: &str, start: usize, searched: usize) -> Option<Progress> {
-        let rest = &text[searched..];
-        let (tag, at) = match (rest.find(PARAMETER_END), rest.find(FUNCTION_END)) {
-            (Some(parameter), function) if function.is_none_or(|function| parameter < function) => {
-                (PARAMETER_END, searched + parameter)
-            }
-            (_, Some(function)) => (FUNCTION_END, searched + function),
-            (_, None) => {
-                // The end of the text may hold the beginning of a tag.
-                let mut searched = text.len().saturating_sub(PARAMETER_END.len() - 1).max(searched);
-                while !text.is_char_boundary(searched) {
-                    searched -= 1;
-                }
-                self.stage = Stage::Value { start, searched };
+    /// that it may hold code which looks like tags. Whole calls inside it (a file about tool calls) are text:
+    /// `depth` counts those that are open.
+    fn value(&mut self, text: &str, value: Value) -> Option<Progress> {
+        let tags = [PARAMETER_END, FUNCTION_END, TOOL_CALL_START];
+        let Some((at, tag)) = first_tag(text, value.searched, &tags) else {
+            // The end of the text may hold the beginning of a tag.
+            let searched = text.len() - partial_tag(&text[value.searched..], &tags);
+            self.stage = Stage::Value(Value { searched, ..value });
+            return Some(Progress::Incomplete);
+        };
+        let after = at + tag.len();
+        let expected: &[&str] = match tag {
+            PARAMETER_END => &[PARAMETER_START, FUNCTION_END],
+            FUNCTION_END => &[TOOL_CALL_END],
+            _ => &[FUNCTION_START],
+        };
+        let depth = match find_tag(text, after, expected) {
+            Found::Partial => {
+                self.stage = Stage::Value(Value { searched: at, ..value });
                 return Some(Progress::Incomplete);
             }
-        };
-        self.stage = Stage::Value { start, searched: at };
-        let after = at + tag.len();
-        if tag == FUNCTION_END {
+            Found::Tag(..) if tag == TOOL_CALL_START => value.depth + 1,
+            Found::Tag(..) if tag == FUNCTION_END && value.depth > 0 => value.depth - 1,
             // The whole call ends while the value is open: the model forgot `</parameter>`.
-            return match find_tag(text, after, &[TOOL_CALL_END]) {
-                Found::Tag(..) => Some(Progress::Malformed),
-                Found::Partial => Some(Progress::Incomplete),
-                Found::Other => {
-                    self.stage = Stage::Value { start, searched: after };
-                    None
-                }
-            };
-        }
-        match find_tag(text, after, &[PARAMETER_START, FUNCTION_END]) {
-            Found::Tag(..) => {
-                let value = &text[start..at];
-                let value = value.strip_prefix('\n').unwrap_or(value);
-                let value = value.strip_suffix('\n').unwrap_or(value);
-                if let Some((_, slot)) = self.calls.last_mut().and_then(|call| call.parameters.last_mut()) {
-                    value.clone_into(slot);
-                }
+            Found::Tag(..) if tag == FUNCTION_END => return Some(Progress::Malformed),
+            Found::Tag(..) if value.depth == 0 => {
+                self.end_value(&text[value.start..at]);
                 (self.at, self.stage) = (after, Stage::ParameterOrEnd);
+                return None;
             }
-            Found::Partial => return Some(Progress::Incomplete),
-            Found::Other => self.stage = Stage::Value { start, searched: after },
-        }
+            Found::Tag(..) | Found::Other => value.depth,
+        };
+        self.stage = Stage::Value(Value { searched: after, depth, ..value });
         None
+    }
+
+    fn end_value(&mut self, value: &str) {
+        let value = value.strip_prefix('\n').unwrap_or(value);
+        let value = value.strip_suffix('\n').unwrap_or(value);
+        if let Some((_, slot)) = self.calls.last_mut().and_then(|call| call.parameters.last_mut()) {
+            value.clone_into(slot);
+        }
     }
 
     fn close(&mut self, text: &str) -> Option<Progress> {
@@ -210,4 +217,17 @@ fn find_tag(text: &str, at: usize, tags: &[&str]) -> Found {
         }
     }
     if tags.iter().any(|tag| tag.starts_with(rest)) { Found::Partial } else { Found::Other }
+}
+
+/// The first of `tags` in `text` from byte `from` on, and where it stands.
+pub(super) fn first_tag<'a>(text: &str, from: usize, tags: &[&'a str]) -> Option<(usize, &'a str)> {
+    tags.iter().filter_map(|tag| Some((from + text[from..].find(tag)?, *tag))).min()
+}
+
+/// How many bytes at the end of `text` may be the beginning of one of `tags`.
+pub(super) fn partial_tag(text: &str, tags: &[&str]) -> usize {
+    let bytes = text.as_bytes();
+    let longest = tags.iter().map(|tag| tag.len() - 1).max().unwrap_or(0).min(bytes.len());
+    let is_partial = |len: &usize| tags.iter().any(|tag| tag.as_bytes().starts_with(&bytes[bytes.len() - len..]));
+    (1..=longest).rev().find(is_partial).unwrap_or(0)
 }

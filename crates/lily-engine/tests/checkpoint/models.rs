@@ -79,10 +79,7 @@ fn the_demo_model_opens_embedded_and_from_its_folder() {
 
 #[test]
 fn models_written_by_mlx_open() {
-    let tiny = root().join("golden/tiny");
-    if tiny.exists() {
-        check_model(&ModelSource::Folder(tiny));
-    }
+    check_model(&ModelSource::Folder(root().join("golden/tiny")));
     for below in ["oracle/ckpt/tiny-mlx4", "oracle/ckpt/tiny-calm", "spec/fixture_tiny_mlx4bit"] {
         if let Some(folder) = shared(below) {
             let (checkpoint, _) = check_model(&ModelSource::Folder(folder));

@@ -31,20 +31,15 @@ pub const DEMO: EmbeddedModel = EmbeddedModel {
     ],
 };
 
-/// A folder of larger test data, if this machine has it: below `LILY_SHARED`, or below a `shared` beside an ancestor of
-/// this crate.
-#[allow(clippy::disallowed_methods, reason = "tests have no flags; this is their one variable")]
+/// A folder of larger test data, if this machine has it: in a `shared` beside any folder around this crate.
 pub fn shared(below: &str) -> Option<PathBuf> {
-    let found = match std::env::var_os("LILY_SHARED") {
-        Some(shared) => Some(PathBuf::from(shared).join(below)).filter(|path| path.exists()),
-        None => Path::new(env!("CARGO_MANIFEST_DIR"))
-            .ancestors()
-            .map(|ancestor| ancestor.join("shared").join(below))
-            .find(|path| path.exists()),
-    };
+    let found = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .ancestors()
+        .map(|ancestor| ancestor.join("shared").join(below))
+        .find(|path| path.exists());
     if found.is_none() {
         // Not `eprintln!`, which the harness swallows when a test passes.
-        let _ = writeln!(io::stderr(), "SKIPPED: no shared/{below}; set LILY_SHARED to the folder that holds {below}");
+        let _ = writeln!(io::stderr(), "SKIPPED: there is no shared/{below} in any folder around the repository");
     }
     found
 }

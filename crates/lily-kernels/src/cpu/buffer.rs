@@ -46,11 +46,6 @@ impl Buffer {
         self.pages.as_ref().map_or(0, |p| p.len())
     }
 
-    /// Whether it holds nothing.
-    pub fn is_empty(&self) -> bool {
-        self.pages.is_none()
-    }
-
     /// Contents.
     pub fn bytes(&self) -> &[u8] {
         self.pages.as_deref().unwrap_or(&[])

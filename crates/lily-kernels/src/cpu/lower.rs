@@ -208,7 +208,7 @@ impl<'a> Run<'_, 'a> {
         let (w, x) = (self.step.matrix(&o.weight, 0), self.step.rows_in(&o.x, n));
         let out = ColumnsMut::new(self.out(&o.out, n), o.out.cols);
         let parts = self.step.scratch();
-        self.pool.blocks(w.rows, COLUMN_BLOCK, n * w.cols, |columns, thread| {
+        self.pool.blocks(w.rows, COLUMN_BLOCK, n * w.cols / 8, |columns, thread| {
             let scratch = Self::scratch(&parts, thread);
             // SAFETY: the column ranges of one `blocks` call are disjoint.
             let mut out = unsafe { out.split(columns.clone()) };
@@ -287,7 +287,8 @@ impl<'a> Run<'_, 'a> {
         for sequence in &inputs.sequences {
             let tiles = sequence.num_rows.div_ceil(ATTENTION_ROWS);
             // Later rows attend to more: taken first, they cannot hold up the end.
-            self.pool.run(tiles * heads, &|task, thread| {
+            let work = sequence.num_rows * (sequence.start + sequence.num_rows) * o.q.cols / 8;
+            self.pool.tasks(tiles * heads, work, &|task, thread| {
                 let (tile, kv_head) = (tiles - 1 - task / heads, task % heads);
                 let first = tile * ATTENTION_ROWS;
                 let last = (first + ATTENTION_ROWS).min(sequence.num_rows);
@@ -415,12 +416,13 @@ impl<'a> Run<'_, 'a> {
         ops::group_rows::simd::run(self.step.read(&o.experts, n), offsets, order);
     }
 
-    /// Calls `task(expert, its pairs, columns, thread)` so that every pair meets every column of its expert once.
+    /// Calls `task(expert, its pairs, columns, thread)` so that every pair meets every column of its expert once;
+    /// `work` is multiplications per pair and column.
     fn each_expert(
         &self,
         groups: &ops::group_rows::Groups,
         columns: usize,
-        block: usize,
+        work: usize,
         parts: &Parts<'_, Scratch>,
         task: impl Fn(usize, &[u32], std::ops::Range<usize>, &mut Scratch) + Sync,
     ) {
@@ -430,9 +432,10 @@ impl<'a> Run<'_, 'a> {
         active.clear();
         active.extend((0..groups.experts() as u32).filter(|&e| offsets[e as usize] < offsets[e as usize + 1]));
         let want = (self.pool.threads() * TASKS_PER_THREAD).div_ceil(active.len().max(1));
-        let size = columns.div_ceil(want).next_multiple_of(block);
+        let size = columns.div_ceil(want).next_multiple_of(COLUMN_BLOCK);
         let splits = columns.div_ceil(size);
-        self.pool.run(active.len() * splits, &|i, thread| {
+        let work = self.tokens() * groups.top_k() * columns * work / 8;
+        self.pool.tasks(active.len() * splits, work, &|i, thread| {
             let (expert, split) = (active[i / splits] as usize, i % splits);
             let pairs = &order[offsets[expert] as usize..offsets[expert + 1] as usize];
             task(expert, pairs, split * size..((split + 1) * size).min(columns), Self::scratch(parts, thread));
@@ -446,7 +449,7 @@ impl<'a> Run<'_, 'a> {
         let x = self.step.rows_in(&o.x, pairs / pairs_per_row);
         let out = ColumnsMut::new(self.out(&o.out, pairs), o.out.cols);
         let parts = self.step.scratch();
-        self.each_expert(&o.groups, o.weight.rows, COLUMN_BLOCK, &parts, |expert, order, columns, scratch| {
+        self.each_expert(&o.groups, o.weight.rows, o.weight.cols, &parts, |expert, order, columns, scratch| {
             let w = self.step.matrix(&o.weight, expert);
             // SAFETY: tasks of one expert take disjoint columns, of different experts disjoint rows (pairs).
             let mut out = unsafe { out.split(columns.clone()) };
@@ -468,28 +471,34 @@ impl<'a> Run<'_, 'a> {
         let out = ColumnsMut::new(self.out(&o.act.out, pairs), o.act.out.cols);
         let parts = self.step.scratch();
         let groups = &o.gate.groups;
-        self.each_expert(groups, o.gate.weight.rows, COLUMN_BLOCK, &parts, |expert, order, columns, scratch| {
-            let weights = [&o.gate.weight, &o.up.weight].map(|m| self.step.matrix(m, expert));
-            for start in columns.clone().step_by(GATE_UP_COLUMNS) {
-                let columns = start..(start + GATE_UP_COLUMNS).min(columns.end);
-                // SAFETY: tasks of one expert take disjoint columns, of different experts disjoint rows (pairs).
-                let mut out = unsafe { out.split(columns.clone()) };
-                for order in order.chunks(GATE_UP_ROWS) {
-                    let width = columns.len();
-                    let Scratch { kernel, tile, .. } = scratch;
-                    let (gate, up) = tile[..2 * order.len() * width].split_at_mut(order.len() * width);
-                    for (w, half) in weights.iter().zip([&mut *gate, &mut *up]) {
-                        let rows = RowMap::Gather { order, pairs_per_row };
-                        let mut half = ColumnsMut::new(half, width);
-                        matmul(self.isa, w, &x, &rows, columns.clone(), kernel, &mut half);
-                    }
-                    let halves = gate.chunks_exact(width).zip(up.chunks_exact(width));
-                    for (&pair, (gate, up)) in order.iter().zip(halves) {
-                        ops::swiglu::simd::swiglu(self.isa, gate, up, out.row(pair as usize));
+        self.each_expert(
+            groups,
+            o.gate.weight.rows,
+            2 * o.gate.weight.cols,
+            &parts,
+            |expert, order, columns, scratch| {
+                let weights = [&o.gate.weight, &o.up.weight].map(|m| self.step.matrix(m, expert));
+                for start in columns.clone().step_by(GATE_UP_COLUMNS) {
+                    let columns = start..(start + GATE_UP_COLUMNS).min(columns.end);
+                    // SAFETY: tasks of one expert take disjoint columns, of different experts disjoint rows (pairs).
+                    let mut out = unsafe { out.split(columns.clone()) };
+                    for order in order.chunks(GATE_UP_ROWS) {
+                        let width = columns.len();
+                        let Scratch { kernel, tile, .. } = scratch;
+                        let (gate, up) = tile[..2 * order.len() * width].split_at_mut(order.len() * width);
+                        for (w, half) in weights.iter().zip([&mut *gate, &mut *up]) {
+                            let rows = RowMap::Gather { order, pairs_per_row };
+                            let mut half = ColumnsMut::new(half, width);
+                            matmul(self.isa, w, &x, &rows, columns.clone(), kernel, &mut half);
+                        }
+                        let halves = gate.chunks_exact(width).zip(up.chunks_exact(width));
+                        for (&pair, (gate, up)) in order.iter().zip(halves) {
+                            ops::swiglu::simd::swiglu(self.isa, gate, up, out.row(pair as usize));
+                        }
                     }
                 }
-            }
-        });
+            },
+        );
     }
 
     fn combine_experts(&self, o: &ops::combine_experts::CombineExperts) {

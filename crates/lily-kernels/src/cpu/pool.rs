@@ -13,8 +13,10 @@ use std::thread::JoinHandle;
 const SPINS: usize = 4_000;
 /// Spins before the caller yields its core to whoever holds up a worker.
 const PATIENCE: usize = 20_000;
-/// Scalar operations below which waking a worker costs more than it saves.
-const INLINE_WORK: usize = 16_384;
+/// Scalar operations (about a third of a nanosecond each) below which sharing costs more than it saves.
+const INLINE_WORK: usize = 32_768;
+/// Set in `gate` while workers may join the current dispatch.
+const OPEN: usize = 1 << (usize::BITS - 1);
 
 /// A task: (task number, thread number).
 type Task<'a> = dyn Fn(usize, usize) + Sync + 'a;
@@ -25,16 +27,17 @@ struct Shared {
     job: UnsafeCell<Option<*const Task<'static>>>,
     tasks: AtomicUsize,
     next: AtomicUsize,
-    /// Workers that have not finished the current dispatch.
-    active: AtomicUsize,
+    /// Workers inside the current dispatch, and `OPEN`. The caller closes it when no task is left and then waits for
+    /// those inside only: a worker that the system has not scheduled holds nobody up.
+    gate: AtomicUsize,
     panicked: AtomicBool,
     stop: AtomicBool,
     sleepers: Mutex<usize>,
     wake: Condvar,
 }
 
-// SAFETY: `job` is written by the one caller of `run` while no worker is active (active == 0), and read by workers
-// only after they have seen the epoch that the caller published with Release ordering.
+// SAFETY: `job` is written by the one caller of `run` while the gate is closed and nobody is inside, and read only by
+// workers that have joined through the open gate, which the caller opens (Release) after writing it.
 unsafe impl Sync for Shared {}
 // SAFETY: the pointer in `job` refers to a `Sync` closure that outlives the dispatch.
 unsafe impl Send for Shared {}
@@ -56,7 +59,7 @@ impl Pool {
             job: UnsafeCell::new(None),
             tasks: AtomicUsize::new(0),
             next: AtomicUsize::new(0),
-            active: AtomicUsize::new(0),
+            gate: AtomicUsize::new(0),
             panicked: AtomicBool::new(false),
             stop: AtomicBool::new(false),
             sleepers: Mutex::new(0),
@@ -83,21 +86,22 @@ impl Pool {
             return;
         }
         let shared = &*self.shared;
-        // SAFETY: only the lifetime is erased; `run` does not return (nor unwind) before `active` is 0, so no worker
-        // holds the pointer after the closure's life.
+        // SAFETY: only the lifetime is erased; `run` does not return (nor unwind) before the gate is closed and
+        // empty, so no worker holds the pointer after the closure's life.
         let erased = unsafe { std::mem::transmute::<*const Task<'_>, *const Task<'static>>(std::ptr::from_ref(task)) };
-        // SAFETY: `active` is 0 here, so no worker reads `job`.
+        // SAFETY: the gate is closed and empty here, so no worker reads `job`.
         unsafe { *shared.job.get() = Some(erased) };
         shared.tasks.store(tasks, Ordering::Relaxed);
         shared.next.store(0, Ordering::Relaxed);
-        shared.active.store(self.workers.len(), Ordering::Relaxed);
+        shared.gate.store(OPEN, Ordering::Release);
         shared.epoch.fetch_add(1, Ordering::SeqCst);
         if *lock(&shared.sleepers) > 0 {
             shared.wake.notify_all();
         }
         let mine = catch_unwind(AssertUnwindSafe(|| drain(shared, task, 0)));
         let mut spins = 0;
-        while shared.active.load(Ordering::Acquire) > 0 {
+        shared.gate.fetch_and(!OPEN, Ordering::AcqRel);
+        while shared.gate.load(Ordering::Acquire) > 0 {
             spins += 1;
             if spins < PATIENCE { std::hint::spin_loop() } else { std::thread::yield_now() }
         }
@@ -105,6 +109,15 @@ impl Pool {
             resume_unwind(panic);
         }
         assert!(!shared.panicked.swap(false, Ordering::Relaxed), "a worker thread panicked");
+    }
+
+    /// As `run`, on this thread alone if the whole `work` (scalar operations) is small.
+    pub fn tasks(&self, tasks: usize, work: usize, task: &Task) {
+        if work < INLINE_WORK {
+            (0..tasks).for_each(|i| task(i, 0));
+        } else {
+            self.run(tasks, task);
+        }
     }
 
     /// Splits `0..n` into ranges, a few per thread so that a slow thread holds up little. `work` is a rough count of
@@ -173,15 +186,24 @@ fn work(shared: &Shared, thread: usize) {
         if shared.stop.load(Ordering::SeqCst) {
             return;
         }
-        // SAFETY: the caller wrote `job` before publishing this epoch and leaves it until `active` is 0.
+        if !join(shared) {
+            continue;
+        }
+        // SAFETY: joined, so the caller has written `job` and leaves it until this worker is out again.
         let job = unsafe { (*shared.job.get()).map(|job| &*job) };
         if let Some(task) = job
             && catch_unwind(AssertUnwindSafe(|| drain(shared, task, thread))).is_err()
         {
             shared.panicked.store(true, Ordering::Relaxed);
         }
-        shared.active.fetch_sub(1, Ordering::Release);
+        shared.gate.fetch_sub(1, Ordering::Release);
     }
+}
+
+/// Enters the current dispatch if it is still open.
+fn join(shared: &Shared) -> bool {
+    let enter = |gate: usize| (gate & OPEN != 0).then_some(gate + 1);
+    shared.gate.fetch_update(Ordering::Acquire, Ordering::Relaxed, enter).is_ok()
 }
 
 fn wait_for_epoch(shared: &Shared, seen: usize) -> usize {

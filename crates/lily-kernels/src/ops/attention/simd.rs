@@ -247,3 +247,153 @@ fn merge(tile: &Tile, block: usize, work: &Work, out: &mut ColumnsMut) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cpu::lanes::tests::{numbers, same_bits, seconds};
+
+    const KV_HEADS: usize = 2;
+
+    /// A sequence whose last `rows` positions are the step.
+    struct Case {
+        dim: usize,
+        heads: usize,
+        rows: usize,
+        positions: usize,
+        q: Vec<f32>,
+        layer: KvLayer,
+        blocks: Vec<Vec<u8>>,
+    }
+
+    impl Case {
+        /// `offset`: where the layer lies in a block. Positions that are not written are NaN.
+        fn new(dim: usize, heads: usize, rows: usize, positions: usize, dtype: DType, offset: usize) -> Self {
+            let layer = KvLayer { offset, heads: KV_HEADS, head_dim: dim, dtype };
+            let mut blocks = vec![vec![0xff; offset + layer.bytes()]; positions.div_ceil(KV_BLOCK)];
+            for position in 0..positions {
+                for (which, head) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+                    let row = numbers(dim, (position * 4 + which * 2 + head) as u64 + 10);
+                    let at = layer.row_offset(which, head, position % KV_BLOCK);
+                    let bytes = &mut blocks[position / KV_BLOCK][at..][..dim * dtype.bytes()];
+                    for (x, bytes) in row.iter().zip(bytes.chunks_mut(dtype.bytes())) {
+                        let bits = x.to_bits().to_le_bytes();
+                        bytes.copy_from_slice(&bits[4 - dtype.bytes()..]);
+                    }
+                }
+            }
+            let q = numbers(rows * KV_HEADS * heads * dim, 5).iter().map(|x| x * 3.0).collect();
+            Self { dim, heads, rows, positions, q, layer, blocks }
+        }
+
+        fn first_position(&self) -> usize {
+            self.positions - self.rows
+        }
+
+        /// Rows computed in tiles of `tile` rows.
+        fn run(&self, isa: Isa, tile: usize) -> Vec<f32> {
+            let width = KV_HEADS * self.heads * self.dim;
+            let mut out = vec![-7.0; self.rows * width];
+            let mut scratch = Scratch::new(scratch_bytes(tile, self.heads, self.dim));
+            scratch.f32s().fill(f32::NAN);
+            let view = ColumnsMut::new(&mut out, width);
+            for kv_head in 0..KV_HEADS {
+                let columns = self.heads * self.dim;
+                // SAFETY: one view is in use at a time.
+                let mut view = unsafe { view.split(kv_head * columns..(kv_head + 1) * columns) };
+                for first in (0..self.rows).step_by(tile) {
+                    let tile = Tile {
+                        q: &self.q,
+                        q_heads: KV_HEADS * self.heads,
+                        layer: self.layer,
+                        block: &|n| &self.blocks[n],
+                        kv_head,
+                        rows: first..self.rows.min(first + tile),
+                        first_position: self.first_position() + first,
+                    };
+                    attend(isa, &tile, &mut scratch, &mut view);
+                }
+            }
+            out
+        }
+
+        /// Element `d` of the key or value of a position.
+        fn cached(&self, which: usize, head: usize, position: usize, d: usize) -> f64 {
+            let at = self.layer.row_offset(which, head, position % KV_BLOCK) + d * self.layer.dtype.bytes();
+            let bytes = &self.blocks[position / KV_BLOCK][at..];
+            f64::from(if self.layer.dtype == DType::F32 {
+                f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
+            } else {
+                f32::from_le_bytes([0, 0, bytes[0], bytes[1]])
+            })
+        }
+
+        fn want(&self, row: usize, head: usize) -> Vec<f64> {
+            let q = &self.q[(row * KV_HEADS * self.heads + head) * self.dim..][..self.dim];
+            let kv_head = head / self.heads;
+            let scores: Vec<f64> = (0..self.first_position() + row + 1)
+                .map(|p| {
+                    let products = q.iter().enumerate().map(|(d, &q)| f64::from(q) * self.cached(0, kv_head, p, d));
+                    products.sum::<f64>() / (self.dim as f64).sqrt()
+                })
+                .collect();
+            let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            let weights: Vec<f64> = scores.iter().map(|s| (s - max).exp()).collect();
+            let sum: f64 = weights.iter().sum();
+            let value = |d| weights.iter().enumerate().map(|(p, w)| w * self.cached(1, kv_head, p, d)).sum::<f64>();
+            (0..self.dim).map(|d| value(d) / sum).collect()
+        }
+    }
+
+    fn cases() -> Vec<Case> {
+        vec![
+            Case::new(64, 4, 1, 1, DType::F32, 0),
+            Case::new(128, 3, 17, 17, DType::Bf16, 1),
+            Case::new(256, 8, 3, 258, DType::Bf16, 6),
+            Case::new(24, 1, 9, 530, DType::F32, 3),
+            Case::new(96, 2, 20, 300, DType::Bf16, 0),
+        ]
+    }
+
+    #[test]
+    fn every_set_and_any_tile_give_the_same_bytes() {
+        for case in cases() {
+            let want = case.run(Isa::SCALAR, 1);
+            for isa in Isa::available() {
+                for tile in [1, 2, 5, 16, 17] {
+                    assert!(same_bits(&case.run(isa, tile), &want), "{} {tile} rows of {}", isa.name(), case.positions);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn it_is_softmax_attention() {
+        for case in cases() {
+            let got = case.run(Isa::detect(), 4);
+            for (i, got) in got.chunks(case.dim).enumerate() {
+                let want = case.want(i / (KV_HEADS * case.heads), i % (KV_HEADS * case.heads));
+                assert!(got.iter().zip(want).all(|(&g, w)| (f64::from(g) - w).abs() < 1e-5));
+            }
+        }
+    }
+
+    #[test]
+    #[ignore = "a measurement"]
+    fn rates() {
+        for isa in Isa::available().skip(1) {
+            for (rows, positions) in [(1, 4096), (32, 2048)] {
+                let case = Case::new(256, 8, rows, positions, DType::Bf16, 0);
+                let time = seconds(|| drop(case.run(isa, 32)));
+                let bytes = positions as f64 * case.layer.position_bytes() as f64;
+                let flops = 4.0 * (positions * rows * 2 * 8 * 256) as f64;
+                println!(
+                    "{:7} attention {rows:2} rows × {positions}: {:6.1} GB/s of KV, {:6.1} Gflop/s",
+                    isa.name(),
+                    bytes / time / 1e9,
+                    flops / time / 1e9
+                );
+            }
+        }
+    }
+}

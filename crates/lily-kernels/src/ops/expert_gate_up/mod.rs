@@ -39,12 +39,17 @@ impl Contract for ExpertGateUp {
         }
     }
     fn tensors(&mut self) -> Vec<&mut Tensor> {
+        // Both projections name the same rows and groups; the memory plan has to move both.
         let mut all = self.gate.x.tensors();
-        all.extend([&mut self.gate.groups.offsets, &mut self.gate.groups.order, &mut self.act.out]);
+        all.extend(self.up.x.tensors());
+        for groups in [&mut self.gate.groups, &mut self.up.groups] {
+            all.extend([&mut groups.offsets, &mut groups.order]);
+        }
+        all.push(&mut self.act.out);
         all
     }
     fn check(&self) {
-        assert_eq!(self.gate.groups, self.up.groups);
+        assert_eq!((self.gate.x, self.gate.groups), (self.up.x, self.up.groups));
         assert_eq!((self.gate.out, self.up.out), (self.act.gate, self.act.up));
         assert_eq!((self.gate.weight.rows, self.gate.weight.format), (self.up.weight.rows, self.up.weight.format));
     }

@@ -1,1 +1,70 @@
-//! Stub.
+//! Cases of `expert_linear`, and the routings that `expert_gate_up` shares.
+
+use super::ExpertLinear;
+use crate::check::{Case, CaseBuilder, STEPS, Step};
+use crate::ops::group_rows::Groups;
+use crate::ops::linear::cases::{activations, formats};
+use crate::tensor::{DType, Format};
+
+/// Who chooses whom.
+#[derive(Debug, Clone, Copy)]
+pub enum Routing {
+    /// Distinct experts of each token, at random; some get no row.
+    Random {
+        /// Experts in the layer.
+        experts: usize,
+        /// Experts per token.
+        top_k: usize,
+    },
+    /// Every token chooses the last expert but one.
+    AllToOne {
+        /// Experts in the layer.
+        experts: usize,
+    },
+}
+
+/// Adds a routing's groups to a case.
+pub fn route(b: &mut CaseBuilder, routing: Routing) -> Groups {
+    match routing {
+        Routing::Random { experts, top_k } => {
+            let chosen: Vec<Vec<u32>> = (0..b.rows()).map(|_| b.random.distinct(top_k, experts)).collect();
+            b.groups(&chosen, experts)
+        }
+        Routing::AllToOne { experts } => {
+            let chosen = vec![vec![experts as u32 - 2]; b.rows()];
+            b.groups(&chosen, experts)
+        }
+    }
+}
+
+/// Formats and activations as in `linear`, token rows and pair rows, every routing.
+pub fn cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for step in STEPS {
+        for (i, (format, quantized)) in formats().into_iter().enumerate() {
+            let shape = [(5, 64), (8, 128), (19, 320)][i % 3];
+            cases.push(case(*step, (format, quantized), shape, (Routing::Random { experts: 8, top_k: 2 }, i % 2 == 0)));
+        }
+        let format = formats()[0].0;
+        cases.push(case(*step, (format, true), (33, 64), (Routing::AllToOne { experts: 3 }, false)));
+        cases.push(case(*step, (format, false), (33, 64), (Routing::Random { experts: 20, top_k: 8 }, true)));
+        cases.push(case(*step, (format, true), (16, 128), (Routing::Random { experts: 20, top_k: 8 }, false)));
+    }
+    cases
+}
+
+/// `form` is the format and whether activations are int8, `rows` the routing and whether they are pairs.
+fn case(step: Step, form: (Format, bool), shape: (usize, usize), rows: (Routing, bool)) -> Case {
+    let ((format, quantized), (n, k), (routing, by_pair)) = (form, shape, rows);
+    let mut b = CaseBuilder::new(step);
+    let groups = route(&mut b, routing);
+    let x = activations(&mut b, if by_pair { groups.top_k() } else { 1 }, k, quantized);
+    let weight = b.matrix(groups.experts(), n, k, format);
+    let out = b.output(b.bucket() * groups.top_k(), n, DType::F32);
+    let name = format!(
+        "{k}→{n}, {format:?} × {}, {routing:?} by {}",
+        if quantized { "int8" } else { "f32" },
+        if by_pair { "pair" } else { "token" }
+    );
+    b.finish(&name, ExpertLinear { x, by_pair, weight, groups, out }, 1e-5)
+}

@@ -144,3 +144,105 @@ fn update_dots<V: Lanes, const N: usize>(
     }
     sums.map(V::sum)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cpu::isa::Isa;
+    use crate::cpu::lanes::tests::{numbers, same_bits, seconds};
+
+    /// Seven tokens; `rows` value rows in rows of 3 + `rows` + 2 elements.
+    struct Case {
+        k_dim: usize,
+        rows: usize,
+        qk: Vec<f32>,
+        v: Vec<f32>,
+        gates: Vec<f32>,
+        state: Vec<f32>,
+    }
+
+    const TOKENS: usize = 7;
+
+    impl Case {
+        fn new(k_dim: usize, rows: usize) -> Self {
+            let unit = |n, seed| numbers(n, seed).iter().map(|x| x.abs()).collect();
+            Self {
+                k_dim,
+                rows,
+                qk: numbers(TOKENS * 2 * k_dim, 1).iter().map(|x| x / (k_dim as f32).sqrt()).collect(),
+                v: numbers(TOKENS * (rows + 5), 2),
+                gates: unit(TOKENS * 2, 3),
+                state: numbers(rows * k_dim, 4),
+            }
+        }
+
+        /// y and the final state, the tokens cut at `cut`, the rows at `split`.
+        fn run(&self, isa: Isa, cut: usize, split: usize) -> (Vec<f32>, Vec<f32>) {
+            let mut y = vec![-7.0; TOKENS * self.rows];
+            let mut state = self.state.clone();
+            for (tokens, rows) in [(0..cut, 0..split), (0..cut, split..self.rows), (cut..TOKENS, 0..self.rows)] {
+                let strided = |data, stride| Strided { data, stride };
+                let inputs = Scan {
+                    tokens,
+                    q: strided(&self.qk[..], 2 * self.k_dim),
+                    k: strided(&self.qk[self.k_dim..], 2 * self.k_dim),
+                    v: strided(&self.v[3 + rows.start..], self.rows + 5),
+                    decay: strided(&self.gates[..], 2),
+                    beta: strided(&self.gates[1..], 2),
+                    k_dim: self.k_dim,
+                };
+                let part = rows.start * self.k_dim..rows.end * self.k_dim;
+                let before = state[part.clone()].to_vec();
+                let view = ColumnsMut::new(&mut y, self.rows);
+                // SAFETY: the only view in use.
+                let mut view = unsafe { view.split(rows) };
+                scan(isa, &inputs, &before, &mut state[part], &mut view);
+            }
+            (y, state)
+        }
+    }
+
+    #[test]
+    fn every_set_and_any_cut_give_the_same_bytes() {
+        for (k_dim, rows) in [(128, 8), (64, 5), (16, 1), (24, 7), (5, 3)] {
+            let case = Case::new(k_dim, rows);
+            let want = case.run(Isa::SCALAR, TOKENS, rows);
+            for isa in Isa::available() {
+                for (cut, split) in [(TOKENS, rows), (1, 1), (3, rows / 2), (0, 0)] {
+                    let got = case.run(isa, cut, split);
+                    assert!(same_bits(&got.0, &want.0) && same_bits(&got.1, &want.1), "{} {k_dim}×{rows}", isa.name());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn it_is_the_recurrence() {
+        let case = Case::new(24, 7);
+        let (y, state) = case.run(Isa::detect(), 2, 3);
+        let mut s: Vec<f64> = case.state.iter().map(|&x| f64::from(x)).collect();
+        for t in 0..TOKENS {
+            let [q, k] = [0, 1].map(|i| &case.qk[(2 * t + i) * 24..][..24]);
+            let [decay, beta] = [0, 1].map(|i| f64::from(case.gates[2 * t + i]));
+            for (row, s) in s.chunks_mut(24).enumerate() {
+                s.iter_mut().for_each(|s| *s *= decay);
+                let dot = |s: &[f64], x: &[f32]| s.iter().zip(x).map(|(s, &x)| s * f64::from(x)).sum::<f64>();
+                let delta = beta * (f64::from(case.v[t * 12 + 3 + row]) - dot(s, k));
+                s.iter_mut().zip(k).for_each(|(s, &k)| *s += delta * f64::from(k));
+                assert!((dot(s, q) - f64::from(y[t * 7 + row])).abs() < 1e-5);
+            }
+        }
+        assert!(s.iter().zip(&state).all(|(s, &got)| (s - f64::from(got)).abs() < 1e-5));
+    }
+
+    #[test]
+    #[ignore = "a measurement"]
+    fn rates() {
+        let case = Case::new(128, 128);
+        for isa in Isa::available() {
+            let time = seconds(|| drop(case.run(isa, TOKENS, 128)));
+            let flops = (7 * TOKENS * 128 * 128) as f64;
+            println!("{:7} gated_delta 128×128: {:6.1} Gflop/s", isa.name(), flops / time / 1e9);
+        }
+    }
+}

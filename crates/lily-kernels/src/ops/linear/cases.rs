@@ -1,1 +1,92 @@
-//! Stub.
+//! Cases of `linear`, and the formats and activations that the expert ops share.
+
+use super::{Activations, Linear};
+use crate::check::{Case, CaseBuilder, STEPS, Step};
+use crate::op::Rows;
+use crate::ops::quantize_rows::{GROUP, Quantized};
+use crate::tensor::{DType, Format};
+
+const fn affine(bits: u8, group: u16, scale: DType) -> Format {
+    Format::Affine { bits, group, scale }
+}
+
+/// Every weight format that a checkpoint may hold.
+pub const FORMATS: &[Format] = &[
+    affine(4, 64, DType::Bf16),
+    affine(8, 64, DType::Bf16),
+    affine(4, 64, DType::F16),
+    affine(4, 64, DType::F32),
+    affine(2, 64, DType::Bf16),
+    affine(3, 64, DType::Bf16),
+    affine(5, 64, DType::F16),
+    affine(6, 64, DType::Bf16),
+    affine(8, 64, DType::F32),
+    affine(4, 32, DType::Bf16),
+    affine(4, 128, DType::Bf16),
+    affine(8, 32, DType::F16),
+    Format::Dense(DType::Bf16),
+    Format::Dense(DType::F16),
+    Format::Dense(DType::F32),
+];
+
+/// Every format with f32 activations, and with int8 ones where the contract allows them.
+pub fn formats() -> Vec<(Format, bool)> {
+    let mut all: Vec<(Format, bool)> = FORMATS.iter().map(|f| (*f, false)).collect();
+    let takes_int8 = |f: &&Format| matches!(f, Format::Affine { group, .. } if *group as usize == GROUP);
+    all.extend(FORMATS.iter().filter(takes_int8).map(|f| (*f, true)));
+    all
+}
+
+/// Activations of a case, `per_row` rows for each row of the step.
+pub fn activations(b: &mut CaseBuilder, per_row: usize, cols: usize, quantized: bool) -> Activations {
+    if !quantized {
+        return Activations::Full(b.normal(per_row, cols));
+    }
+    let (rows, bucket) = (b.rows() * per_row, b.bucket() * per_row);
+    let codes: Vec<i8> = (0..rows * cols).map(|_| (b.random.below(255) as i32 - 127) as i8).collect();
+    let scales: Vec<f32> = codes.chunks(GROUP).map(|_| (1.5 + b.random.signed()) / 73.0).collect();
+    let total = |group: &[i8]| group.iter().map(|c| i32::from(*c)).sum::<i32>() as f32;
+    let sums: Vec<f32> = codes.chunks(GROUP).zip(&scales).map(|(group, s)| s * total(group)).collect();
+    Activations::Quantized(Quantized {
+        codes: b.input_codes(bucket, cols, &codes),
+        scales: b.input(bucket, cols / GROUP, &scales),
+        sums: b.input(bucket, cols / GROUP, &sums),
+    })
+}
+
+/// Outputs that fill no vector; inputs of one group, two and five.
+pub fn cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (i, step) in STEPS.iter().enumerate() {
+        for (j, (format, quantized)) in formats().into_iter().enumerate() {
+            let group = if let Format::Affine { group, .. } = format { group as usize } else { 1 };
+            let shapes: [(usize, usize); 6] = [(5, 64), (8, 128), (13, 320), (33, 128), (1, 320), (16, 64)];
+            let (n, k) = shapes[(i + j) % shapes.len()];
+            let form = (format, quantized);
+            cases.push(case(*step, form, (n, k.next_multiple_of(group)), Rows::Tokens));
+            if j < 2 || quantized {
+                cases.push(case(*step, form, (37, 128), Rows::Outputs));
+            }
+        }
+    }
+    cases
+}
+
+/// Rows with logits write to `Space::Logits`, as the model's head does.
+fn case(step: Step, form: (Format, bool), shape: (usize, usize), rows: Rows) -> Case {
+    let ((format, quantized), (n, k)) = (form, shape);
+    let mut b = CaseBuilder::new(step);
+    let x = activations(&mut b, 1, k, quantized);
+    let weight = b.matrix(1, n, k, format);
+    let out = match rows {
+        Rows::Tokens => b.output(b.bucket(), n, DType::F32),
+        Rows::Outputs => {
+            // Fewer than there are tokens, so that the two counts cannot be confused.
+            let outputs = b.rows().div_ceil(2) as u32;
+            b.outputs(&Vec::from_iter(0..outputs));
+            b.logits(n, &[])
+        }
+    };
+    let form = if quantized { "int8" } else { "f32" };
+    b.finish(&format!("{k}→{n}, {format:?} × {form}, {rows:?}"), Linear { rows, x, weight, out }, 1e-5)
+}

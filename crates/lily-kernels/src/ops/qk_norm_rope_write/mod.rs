@@ -52,6 +52,7 @@ impl Contract for QkNormRopeWrite {
             &mut self.k_norm.x,
             &mut self.k_norm.weight,
             &mut self.q_rope.inv_freq,
+            &mut self.k_rope.inv_freq,
             &mut self.q_rope.out,
             &mut self.write.v,
         ]

@@ -1,5 +1,7 @@
 //! Activations to int8, symmetric, per group of 64: `scale = max|x| / 127`, `code = round(x / scale)` (ties to
-//! even), `sum = scale · Σ code`. One quantization serves every matmul that reads the same activations.
+//! even; clamped to ±127, which only a subnormal scale needs; 0 where the scale is 0), `sum = scale · Σ code`. Each
+//! operation in f32, rounded once: a division, not a product with a reciprocal, so that every device gives the same
+//! codes. One quantization serves every matmul that reads the same activations.
 
 use crate::op::{Access, Contract, Cost, Counts};
 use crate::tensor::{DType, Tensor};

@@ -47,3 +47,58 @@ fn group<V: Lanes>(x: &[f32; GROUP], codes: &mut [i8; GROUP]) -> (f32, f32) {
     let total: i32 = codes.iter().map(|&c| i32::from(c)).sum();
     (scale, scale * total as f32)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cpu::isa::Isa;
+    use crate::cpu::lanes::tests::{numbers, same_bits};
+
+    fn quantize(isa: Isa, x: &[f32]) -> (Vec<i8>, Vec<f32>, Vec<f32>) {
+        let groups = x.len() / GROUP;
+        let mut out = (vec![99; x.len()], vec![9.0; groups], vec![9.0; groups]);
+        quantize_row(isa, x, &mut out.0, &mut out.1, &mut out.2);
+        out
+    }
+
+    #[test]
+    fn codes_are_the_definition_on_every_set() {
+        for magnitude in [1.0, 1e-30, 3e37, 1e-43, 0.0] {
+            let x: Vec<f32> = numbers(1024, 7).iter().map(|x| x * magnitude).collect();
+            for isa in Isa::available() {
+                let (codes, scales, sums) = quantize(isa, &x);
+                for (g, x) in x.chunks(GROUP).enumerate() {
+                    let scale = x.iter().fold(0.0f32, |m, x| m.max(x.abs())) / 127.0;
+                    let codes = &codes[g * GROUP..][..GROUP];
+                    for (&x, &code) in x.iter().zip(codes) {
+                        let want = if scale == 0.0 { 0.0 } else { (x / scale).round_ties_even().clamp(-127.0, 127.0) };
+                        assert_eq!(f32::from(code), want, "{} {x} / {scale}", isa.name());
+                    }
+                    let total: i32 = codes.iter().map(|&c| i32::from(c)).sum();
+                    assert_eq!((scales[g], sums[g]), (scale, scale * total as f32));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn ties_go_to_even() {
+        let mut x = [0.0; GROUP];
+        x[..6].copy_from_slice(&[127.0, 0.5, 1.5, 2.5, -0.5, -1.5]);
+        assert_eq!(quantize(Isa::detect(), &x).0[..6], [127, 0, 2, 2, 0, -2]);
+    }
+
+    #[test]
+    fn what_is_not_finite_is_contained() {
+        let mut x = numbers(2 * GROUP, 8);
+        x[3] = f32::from_bits(0x7fc0_0035);
+        x[GROUP] = f32::NEG_INFINITY;
+        let (codes, scales, sums) = quantize(Isa::SCALAR, &x);
+        assert_eq!((codes[3], &codes[GROUP..]), (0, &[0; GROUP][..]));
+        assert!(scales[0].is_finite() && sums[0].is_finite() && scales[1] == f32::INFINITY);
+        for isa in Isa::available() {
+            let other = quantize(isa, &x);
+            assert!(other.0 == codes && same_bits(&other.1, &scales) && same_bits(&other.2, &sums));
+        }
+    }
+}

@@ -1,5 +1,6 @@
 //! Partial rotary embedding, half-split pairing, on each head's first `rotary_dim` elements; the rest passes
-//! through. For i < rotary_dim/2, θ = position · base^(−2i/rotary_dim):
+//! through. For i < rotary_dim/2, θ = position · base^(−2i/rotary_dim), one product in f32 (at far positions its
+//! rounding is part of the model):
 //! `out[i] = x[i]·cosθ − x[i+h]·sinθ`, `out[i+h] = x[i+h]·cosθ + x[i]·sinθ`, h = rotary_dim/2. SPEC §2.4.
 
 use crate::op::{Access, Contract, Cost, Counts};

@@ -1,1 +1,71 @@
-//! Stub.
+//! Cases of `sample`.
+
+use super::Sample;
+use crate::check::{Case, CaseBuilder, STEPS, Step};
+use crate::inputs::SamplingInputs;
+
+/// Greedy and every filter, alone and together.
+const KINDS: [(&str, SamplingInputs); 8] = [
+    ("greedy", sampling(0.0, 0, 1.0, 0.0)),
+    ("temperature", sampling(0.7, 0, 1.0, 0.0)),
+    ("top-k 1", sampling(1.3, 1, 1.0, 0.0)),
+    ("top-k", sampling(1.0, 20, 1.0, 0.0)),
+    ("top-p", sampling(1.0, 0, 0.8, 0.0)),
+    ("min-p", sampling(1.0, 0, 1.0, 0.1)),
+    ("all filters", sampling(1.0, 20, 0.95, 0.02)),
+    ("top-k beyond the vocabulary", sampling(0.3, 100_000, 0.9, 0.0)),
+];
+
+const fn sampling(temperature: f32, top_k: u32, top_p: f32, min_p: f32) -> SamplingInputs {
+    SamplingInputs { temperature, top_k, top_p, min_p, seed: 0, counter: 0, vocab_limit: u32::MAX }
+}
+
+/// Each kind on its own, on one row and on several; all kinds in one step; logits that tie or may not be chosen.
+pub fn cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for step in STEPS {
+        for (name, sampling) in KINDS {
+            cases.push(case(*step, name, &[sampling], Logits::Plain));
+        }
+        let all = KINDS.map(|(_, sampling)| sampling);
+        cases.push(case(*step, "mixed kinds", &all, Logits::Plain));
+        cases.push(case(*step, "mixed kinds with ties", &all, Logits::Ties));
+        cases.push(case(*step, "mixed kinds with padding and NaN", &all, Logits::Holes));
+    }
+    cases
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Logits {
+    Plain,
+    /// The largest occurs more than once.
+    Ties,
+    /// The largest are padding, NaN and −∞ among the rest.
+    Holes,
+}
+
+fn case(step: Step, name: &str, kinds: &[SamplingInputs], logits: Logits) -> Case {
+    let vocab = if logits == Logits::Plain { 1003 } else { 64 };
+    let mut b = CaseBuilder::new(step);
+    let row = |i: usize| SamplingInputs {
+        seed: i as u64 * 77 + kinds.len() as u64,
+        counter: 1000 + i as u64,
+        vocab_limit: if logits == Logits::Holes { vocab as u32 - 5 } else { vocab as u32 },
+        ..kinds[i % kinds.len()]
+    };
+    let rows: Vec<SamplingInputs> = (0..b.rows()).map(row).collect();
+    let mut values = b.random.normals(b.rows() * vocab, 3.0);
+    for (i, v) in values.iter_mut().enumerate() {
+        match (logits, i % vocab) {
+            (Logits::Ties, _) => *v = v.round().min(6.0),
+            (Logits::Holes, 59..) => *v = 50.0,
+            (Logits::Holes, 7) => *v = f32::NAN,
+            (Logits::Holes, 9 | 58) => *v = f32::NEG_INFINITY,
+            (Logits::Plain | Logits::Holes, _) => (),
+        }
+    }
+    b.sampling(rows);
+    let logits = b.logits(vocab, &values);
+    let tokens = b.next_tokens();
+    b.finish(name, Sample { logits, tokens }, 0.0)
+}

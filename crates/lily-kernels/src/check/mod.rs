@@ -1,0 +1,131 @@
+//! The check: runs a case on a device and on the reference. Floats must agree within the case's tolerance, integers and
+//! every byte that the op does not write must be equal: rows beyond the true count, gaps around every operand, other
+//! layers of a KV block, the other half of the state, the inputs themselves.
+
+mod build;
+mod case;
+mod compare;
+pub mod random;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+pub use build::{CaseBuilder, STEPS, Step};
+pub use case::{Case, Image};
+
+use crate::backend::{Backend, BufferId, DeviceError};
+use crate::inputs::StepInputs;
+use crate::op::OpKind;
+use crate::ops;
+
+/// How well a device did on a case.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Report {
+    /// Elements compared.
+    pub elements: usize,
+    /// Largest error of a float, relative to the RMS of the output it belongs to.
+    pub worst: f64,
+}
+
+/// The cases of an op.
+pub fn cases(kind: OpKind) -> Vec<Case> {
+    match kind {
+        OpKind::Embed => ops::embed::cases::cases(),
+        OpKind::RmsNorm => ops::rms_norm::cases::cases(),
+        OpKind::QuantizeRows => ops::quantize_rows::cases::cases(),
+        OpKind::Linear => ops::linear::cases::cases(),
+        OpKind::Rope => ops::rope::cases::cases(),
+        OpKind::KvWrite => ops::kv_write::cases::cases(),
+        OpKind::QkNormRopeWrite => ops::qk_norm_rope_write::cases::cases(),
+        OpKind::Attention => ops::attention::cases::cases(),
+        OpKind::SigmoidGate => ops::sigmoid_gate::cases::cases(),
+        OpKind::Conv1dSilu => ops::conv1d_silu::cases::cases(),
+        OpKind::GdnGates => ops::gdn_gates::cases::cases(),
+        OpKind::L2Norm => ops::l2_norm::cases::cases(),
+        OpKind::GatedDelta => ops::gated_delta::cases::cases(),
+        OpKind::GatedRmsNorm => ops::gated_rms_norm::cases::cases(),
+        OpKind::GatedDeltaNorm => ops::gated_delta_norm::cases::cases(),
+        OpKind::RouterTopK => ops::router_top_k::cases::cases(),
+        OpKind::GroupRows => ops::group_rows::cases::cases(),
+        OpKind::ExpertLinear => ops::expert_linear::cases::cases(),
+        OpKind::SwiGlu => ops::swiglu::cases::cases(),
+        OpKind::ExpertGateUp => ops::expert_gate_up::cases::cases(),
+        OpKind::CombineExperts => ops::combine_experts::cases::cases(),
+        OpKind::SharedExpertAdd => ops::shared_expert_add::cases::cases(),
+        OpKind::Add => ops::add::cases::cases(),
+        OpKind::MoeOutput => ops::moe_output::cases::cases(),
+        OpKind::GatherRows => ops::gather_rows::cases::cases(),
+        OpKind::Sample => ops::sample::cases::cases(),
+    }
+}
+
+/// Runs a case on a device that has no weights, buffers or plans yet.
+///
+/// # Errors
+/// One sentence: the device failed, a value is wrong, a byte changed that the op does not write, or the contract's
+/// cost is not what the reference touched.
+pub fn check_case(case: &Case, backend: &mut dyn Backend) -> Result<Report, String> {
+    let expected = case.expected();
+    let touch = &expected.touch;
+    if !touch.agrees() {
+        return Err(format!(
+            "{}: the contract declares {} bytes read and {} written, the reference touched {} and {}",
+            case.name, touch.declared.read, touch.declared.written, touch.read, touch.written
+        ));
+    }
+    let got = run_on(case, backend).map_err(|e| format!("{}: {e}", case.name))?;
+    compare::compare(case, &expected, &got).map_err(|e| format!("{}: {e}", case.name))
+}
+
+/// Sets a device's memory, runs the step, reads all memory back.
+fn run_on(case: &Case, backend: &mut dyn Backend) -> Result<Image, DeviceError> {
+    backend.open_weights(case.weight_file())?;
+    backend.upload_constants(&case.constants)?;
+    let executable = backend.compile(Arc::new(case.plan.clone()))?;
+    let mut states: Vec<BufferId> = Vec::new();
+    for state in &case.before.states {
+        let id = backend.allocate("state of a case", state.len())?;
+        backend.write(id, 0, state);
+        states.push(id);
+    }
+    let mut kv = None;
+    if case.block_bytes > 0 {
+        let id = backend.allocate("KV blocks of a case", case.before.kv.len())?;
+        backend.write(id, 0, &case.before.kv);
+        backend.bind_kv(id, case.block_bytes);
+        kv = Some(id);
+    }
+    for (space, bytes) in case.before.poked() {
+        backend.poke(space, 0, bytes);
+    }
+    let ticket = backend.submit(executable, &with_states(&case.inputs, &states))?;
+    backend.wait(ticket)?;
+
+    let mut image = case.before.clone();
+    for (space, bytes) in image.poked_mut() {
+        backend.peek(space, 0, bytes);
+    }
+    for (id, state) in states.iter().zip(&mut image.states) {
+        backend.read(*id, 0, state);
+    }
+    if let Some(id) = kv {
+        backend.read(id, 0, &mut image.kv);
+    }
+    if !case.inputs.tokens_on_device {
+        // A device may keep the ids that came with the inputs in the slot that the step reads.
+        let (slot, bytes) = (case.inputs.token_slot, size_of_val(case.inputs.tokens.as_slice()));
+        let bytes = bytes.min(image.slots[slot].len());
+        image.slots[slot][..bytes].copy_from_slice(&case.before.slots[slot][..bytes]);
+    }
+    Ok(image)
+}
+
+/// The inputs with the device's names of the states.
+fn with_states(inputs: &StepInputs, states: &[BufferId]) -> StepInputs {
+    let mut inputs = inputs.clone();
+    for (sequence, id) in inputs.sequences.iter_mut().zip(states) {
+        sequence.state = *id;
+    }
+    inputs
+}

@@ -1,0 +1,284 @@
+//! `Lanes` in the registers of each instruction set. Only what an instruction does differs; the order of a sum does not.
+
+use super::{LANES, Lanes};
+
+/// Implements `Lanes` over as many registers as make 16 lanes, from a module of functions on one register.
+macro_rules! lanes {
+    ($(#[$meta:meta])* $name:ident = [$reg:ty; $n:literal] in $ops:ident) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy)]
+        pub struct $name([$reg; $n]);
+
+        impl $name {
+            /// Lanes in one register.
+            const WIDTH: usize = LANES / $n;
+
+            /// From registers, the first lanes first.
+            #[inline(always)]
+            pub const fn from_registers(registers: [$reg; $n]) -> Self {
+                Self(registers)
+            }
+        }
+
+        impl Lanes for $name {
+            lanes!(@binary $n $ops add sub mul div max min);
+            lanes!(@unary $n $ops abs pow2);
+            lanes!(@load $n $ops load: [f32; LANES * 1], load_bf16: [u8; LANES * 2], load_codes: [u8; LANES * 1]);
+
+            #[inline(always)]
+            fn splat(x: f32) -> Self {
+                // SAFETY: only code compiled for the set calls this (the trait's rule).
+                Self([unsafe { $ops::splat(x) }; $n])
+            }
+            #[inline(always)]
+            fn store(self, x: &mut [f32; LANES]) {
+                for i in 0..$n {
+                    // SAFETY: as for `splat`; register i writes its own 16 / n elements of the 16.
+                    unsafe { $ops::store(x.as_mut_ptr().add(i * Self::WIDTH), self.0[i]) };
+                }
+            }
+            #[inline(always)]
+            fn sum(self) -> f32 {
+                let mut parts = self.0;
+                let mut width = $n / 2;
+                while width > 0 {
+                    for i in 0..width {
+                        // SAFETY: as for `splat`.
+                        parts[i] = unsafe { $ops::add(parts[i], parts[i + width]) };
+                    }
+                    width /= 2;
+                }
+                // SAFETY: as for `splat`.
+                unsafe { $ops::sum(parts[0]) }
+            }
+        }
+    };
+    (@binary $n:literal $ops:ident $($op:ident)+) => {$(
+        #[inline(always)]
+        fn $op(mut self, other: Self) -> Self {
+            for i in 0..$n {
+                // SAFETY: as for `splat`.
+                self.0[i] = unsafe { $ops::$op(self.0[i], other.0[i]) };
+            }
+            self
+        }
+    )+};
+    (@unary $n:literal $ops:ident $($op:ident)+) => {$(
+        #[inline(always)]
+        fn $op(mut self) -> Self {
+            for i in 0..$n {
+                // SAFETY: as for `splat`.
+                self.0[i] = unsafe { $ops::$op(self.0[i]) };
+            }
+            self
+        }
+    )+};
+    (@load $n:literal $ops:ident $($op:ident: [$t:ty; LANES * $per_lane:literal]),+) => {$(
+        #[inline(always)]
+        fn $op(x: &[$t; LANES * $per_lane]) -> Self {
+            let mut out = Self::splat(0.0);
+            for i in 0..$n {
+                // SAFETY: as for `splat`; register i reads its own share of the array.
+                out.0[i] = unsafe { $ops::$op(x.as_ptr().add(i * Self::WIDTH * $per_lane)) };
+            }
+            out
+        }
+    )+};
+}
+
+lanes! {
+    /// Sixteen plain f32.
+    Scalar = [f32; 16] in scalar
+}
+
+/// A lane is a register of its own.
+mod scalar {
+    macro_rules! ops {
+        ($($name:ident($($arg:ident),*) = $value:expr;)+) => {$(
+            #[inline(always)]
+            pub unsafe fn $name($($arg: f32),*) -> f32 { $value }
+        )+};
+    }
+    ops! {
+        splat(x) = x;
+        add(a, b) = a + b;
+        sub(a, b) = a - b;
+        mul(a, b) = a * b;
+        div(a, b) = a / b;
+        max(a, b) = if a > b { a } else { b };
+        min(a, b) = if a < b { a } else { b };
+        abs(a) = a.abs();
+        pow2(a) = f32::from_bits((a.to_bits() << 23).wrapping_add(1f32.to_bits()));
+        sum(a) = a;
+    }
+
+    #[inline(always)]
+    pub unsafe fn load(x: *const f32) -> f32 {
+        // SAFETY: the caller's.
+        unsafe { *x }
+    }
+    #[inline(always)]
+    pub unsafe fn load_bf16(x: *const u8) -> f32 {
+        // SAFETY: the caller's; unaligned.
+        f32::from_bits(u32::from(u16::from_le(unsafe { x.cast::<u16>().read_unaligned() })) << 16)
+    }
+    #[inline(always)]
+    pub unsafe fn load_codes(x: *const u8) -> f32 {
+        // SAFETY: the caller's.
+        f32::from(unsafe { *x })
+    }
+    #[inline(always)]
+    pub unsafe fn store(x: *mut f32, a: f32) {
+        // SAFETY: the caller's.
+        unsafe { *x = a };
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::{__m256, __m512};
+
+#[cfg(target_arch = "x86_64")]
+lanes! {
+    /// Two registers of 256 bits.
+    Avx2 = [__m256; 2] in avx2
+}
+
+#[cfg(target_arch = "x86_64")]
+mod avx2 {
+    use std::arch::x86_64::*;
+    pub use std::arch::x86_64::{
+        _mm256_add_ps as add, _mm256_div_ps as div, _mm256_loadu_ps as load, _mm256_max_ps as max,
+        _mm256_min_ps as min, _mm256_mul_ps as mul, _mm256_set1_ps as splat, _mm256_storeu_ps as store,
+        _mm256_sub_ps as sub,
+    };
+
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    pub fn abs(a: __m256) -> __m256 {
+        _mm256_andnot_ps(splat(-0.0), a)
+    }
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    pub fn pow2(a: __m256) -> __m256 {
+        let exponent = _mm256_slli_epi32::<23>(_mm256_castps_si256(a));
+        _mm256_castsi256_ps(_mm256_add_epi32(exponent, _mm256_castps_si256(splat(1.0))))
+    }
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    pub fn sum(a: __m256) -> f32 {
+        let four = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps::<1>(a));
+        let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+        _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
+    }
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    pub unsafe fn load_bf16(x: *const u8) -> __m256 {
+        // SAFETY: the caller's: 16 bytes.
+        let bits = _mm256_cvtepu16_epi32(unsafe { _mm_loadu_si128(x.cast()) });
+        _mm256_castsi256_ps(_mm256_slli_epi32::<16>(bits))
+    }
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    pub unsafe fn load_codes(x: *const u8) -> __m256 {
+        // SAFETY: the caller's: 8 bytes.
+        _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(unsafe { _mm_loadl_epi64(x.cast()) }))
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+lanes! {
+    /// One register of 512 bits.
+    Avx512 = [__m512; 1] in avx512
+}
+
+#[cfg(target_arch = "x86_64")]
+mod avx512 {
+    use std::arch::x86_64::*;
+    pub use std::arch::x86_64::{
+        _mm512_abs_ps as abs, _mm512_add_ps as add, _mm512_div_ps as div, _mm512_loadu_ps as load,
+        _mm512_max_ps as max, _mm512_min_ps as min, _mm512_mul_ps as mul, _mm512_set1_ps as splat,
+        _mm512_storeu_ps as store, _mm512_sub_ps as sub,
+    };
+
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    pub fn pow2(a: __m512) -> __m512 {
+        let exponent = _mm512_slli_epi32::<23>(_mm512_castps_si512(a));
+        _mm512_castsi512_ps(_mm512_add_epi32(exponent, _mm512_castps_si512(splat(1.0))))
+    }
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    pub fn sum(a: __m512) -> f32 {
+        let high = _mm512_castpd_ps(_mm512_castpd256_pd512(_mm512_extractf64x4_pd::<1>(_mm512_castps_pd(a))));
+        super::avx2::sum(_mm256_add_ps(_mm512_castps512_ps256(a), _mm512_castps512_ps256(high)))
+    }
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    pub unsafe fn load_bf16(x: *const u8) -> __m512 {
+        // SAFETY: the caller's: 32 bytes.
+        let bits = _mm512_cvtepu16_epi32(unsafe { _mm256_loadu_si256(x.cast()) });
+        _mm512_castsi512_ps(_mm512_slli_epi32::<16>(bits))
+    }
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    pub unsafe fn load_codes(x: *const u8) -> __m512 {
+        // SAFETY: the caller's: 16 bytes.
+        _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(unsafe { _mm_loadu_si128(x.cast()) }))
+    }
+}
+
+#[cfg(target_arch = "aarch64")]
+use std::arch::aarch64::float32x4_t;
+
+#[cfg(target_arch = "aarch64")]
+lanes! {
+    /// Four registers of 128 bits.
+    Neon = [float32x4_t; 4] in neon
+}
+
+#[cfg(target_arch = "aarch64")]
+mod neon {
+    use std::arch::aarch64::*;
+    pub use std::arch::aarch64::{
+        vabsq_f32 as abs, vaddq_f32 as add, vdivq_f32 as div, vdupq_n_f32 as splat, vld1q_f32 as load,
+        vmulq_f32 as mul, vst1q_f32 as store, vsubq_f32 as sub,
+    };
+
+    // Not vmaxq / vminq, which return NaN where either is NaN.
+    #[inline]
+    #[target_feature(enable = "neon")]
+    pub fn max(a: float32x4_t, b: float32x4_t) -> float32x4_t {
+        vbslq_f32(vcgtq_f32(a, b), a, b)
+    }
+    #[inline]
+    #[target_feature(enable = "neon")]
+    pub fn min(a: float32x4_t, b: float32x4_t) -> float32x4_t {
+        vbslq_f32(vcltq_f32(a, b), a, b)
+    }
+    #[inline]
+    #[target_feature(enable = "neon")]
+    pub fn pow2(a: float32x4_t) -> float32x4_t {
+        let exponent = vshlq_n_u32::<23>(vreinterpretq_u32_f32(a));
+        vreinterpretq_f32_u32(vaddq_u32(exponent, vdupq_n_u32(1f32.to_bits())))
+    }
+    #[inline]
+    #[target_feature(enable = "neon")]
+    pub fn sum(a: float32x4_t) -> f32 {
+        let two = vadd_f32(vget_low_f32(a), vget_high_f32(a));
+        vget_lane_f32::<0>(two) + vget_lane_f32::<1>(two)
+    }
+    #[inline]
+    #[target_feature(enable = "neon")]
+    pub unsafe fn load_bf16(x: *const u8) -> float32x4_t {
+        // SAFETY: the caller's: 8 bytes.
+        vreinterpretq_f32_u32(vshll_n_u16::<16>(vreinterpret_u16_u8(unsafe { vld1_u8(x) })))
+    }
+    #[inline]
+    #[target_feature(enable = "neon")]
+    pub unsafe fn load_codes(x: *const u8) -> float32x4_t {
+        // SAFETY: the caller's: 4 bytes, unaligned.
+        let four = unsafe { x.cast::<u32>().read_unaligned() };
+        let wide = vmovl_u8(vreinterpret_u8_u32(vdup_n_u32(four)));
+        vcvtq_f32_u32(vmovl_u16(vget_low_u16(wide)))
+    }
+}

@@ -1,0 +1,30 @@
+//! Every case of every op on the CPU device against the reference: each instruction set, one thread and several.
+
+use lily_kernels::check::{cases, check_case};
+use lily_kernels::cpu::CpuBackend;
+use lily_kernels::cpu::isa::Isa;
+use lily_kernels::op::OpKind;
+
+#[test]
+fn the_cpu_device_agrees_with_the_reference_on_every_case() {
+    for name in Isa::missing() {
+        println!("SKIP cases on {name}: not on this CPU");
+    }
+    let mut failures = Vec::new();
+    let mut checked = 0;
+    for isa in Isa::available() {
+        for threads in [1, 3] {
+            for &kind in OpKind::ALL {
+                for case in cases(kind) {
+                    let mut device = CpuBackend::with_isa(Some(threads), isa).unwrap();
+                    checked += 1;
+                    if let Err(message) = check_case(&case, &mut device) {
+                        failures.push(format!("{} × {threads}: {message}", isa.name()));
+                    }
+                }
+            }
+        }
+    }
+    println!("{checked} runs of cases");
+    assert!(checked > 500 && failures.is_empty(), "{} failed:\n{}", failures.len(), failures.join("\n"));
+}
