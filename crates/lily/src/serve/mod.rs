@@ -59,11 +59,17 @@ pub fn serve(flags: &ServeFlags) -> anyhow::Result<ExitCode> {
     let hosts = Hosts::new(&flags.host, &flags.allow_host);
     let served = runtime.block_on(until_signalled(listener, Arc::clone(&server), hosts));
     runtime.shutdown_timeout(LINGER);
-    served?;
-    Ok(ExitCode::SUCCESS)
+    if served? {
+        return Ok(ExitCode::SUCCESS);
+    }
+    note("stopped; an answer was cut");
+    // Dropped, it would wait for the engine's step to end; the process need not.
+    std::mem::forget(server);
+    Ok(ExitCode::FAILURE)
 }
 
-async fn until_signalled(listener: TcpListener, server: Arc<Server>, hosts: Hosts) -> anyhow::Result<()> {
+/// Serves until a signal; returns whether every answer could end.
+async fn until_signalled(listener: TcpListener, server: Arc<Server>, hosts: Hosts) -> anyhow::Result<bool> {
     let mut signals = Signals::listen()?;
     let (drain, mut draining) = tokio::sync::watch::channel(false);
     let app = routes::router(Arc::clone(&server), hosts);
@@ -76,14 +82,14 @@ async fn until_signalled(listener: TcpListener, server: Arc<Server>, hosts: Host
     note("stopping; running answers have ten seconds, another Ctrl-C cuts them");
     let _ = drain.send(true);
     tokio::select! {
-        ended = &mut serving => return Ok(ended.context("server")??),
+        ended = &mut serving => return ended.context("server")?.map(|()| true).context("server"),
         () = tokio::time::sleep(GRACE) => {}
         () = signals.next() => {}
     }
     server.engine.stop();
     // Connections that still hang are dropped with the runtime.
     let _ = tokio::time::timeout(LINGER, serving).await;
-    Ok(())
+    Ok(false)
 }
 
 /// SIGINT and SIGTERM.

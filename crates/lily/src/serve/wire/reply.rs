@@ -18,9 +18,9 @@ pub struct Head {
 /// A whole reply.
 #[derive(Debug, Serialize)]
 pub struct ChatCompletion {
-    object: &'static str,
     #[serde(flatten)]
     head: Head,
+    object: &'static str,
     choices: [Choice; 1],
     usage: WireUsage,
 }
@@ -62,9 +62,9 @@ impl ChatCompletion {
 /// One piece of a streamed reply.
 #[derive(Debug, Serialize)]
 pub struct Chunk<'a> {
-    object: &'static str,
     #[serde(flatten)]
     head: &'a Head,
+    object: &'static str,
     choices: Vec<ChunkChoice>,
     /// Absent unless asked for; then null in all chunks but the last.
     #[serde(skip_serializing_if = "Option::is_none")]
