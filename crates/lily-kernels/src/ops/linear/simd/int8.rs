@@ -5,7 +5,7 @@
 use std::ops::Range;
 
 use crate::cpu::columns::ColumnsMut;
-use crate::cpu::isa::multiversion;
+use crate::cpu::isa::{Isa, multiversion};
 use crate::cpu::lanes::{self, LANES, Lanes};
 use crate::ops::linear::simd::decode::code_at;
 use crate::ops::linear::simd::{MatrixBytes, RowMap, float_at};
@@ -20,12 +20,6 @@ const RUN: usize = 8;
 
 /// A group of a tile, unpacked to bytes.
 type TileGroup = [[u8; LANES * RUN]; GROUP / RUN];
-
-/// Bytes of a group's 4-bit codes.
-const PACKED: usize = GROUP / 2;
-
-/// Activation rows that share a load of the tile.
-const BLOCK: usize = 4;
 
 /// Quantized rows.
 #[derive(Debug, Clone, Copy)]
@@ -66,6 +60,9 @@ struct Tile<'a> {
 
 /// What an instruction set does better than the portable code here.
 pub(super) trait Int8: Lanes {
+    /// Activation rows that share a load of the tile: 2 or 4, what the registers hold.
+    const ROWS: usize = 2;
+
     /// The exact int32 dots of 16 rows' codes with `R` activation groups, as f32 (exact too: below 2²⁴). `WIDE`: codes
     /// may be above 15.
     #[inline(always)]
@@ -92,7 +89,7 @@ pub(super) trait Int8: Lanes {
     #[inline(always)]
     fn unpack4(rows: &[u8], stride: usize, g: usize, tile: &mut TileGroup) {
         for (c, row) in rows.chunks_exact(stride).enumerate() {
-            let packed = &row[g * PACKED..][..PACKED];
+            let packed = &row[g * GROUP / 2..][..GROUP / 2];
             for (run, bytes) in tile.iter_mut().zip(packed.as_chunks::<{ RUN / 2 }>().0) {
                 for (codes, byte) in run[c * RUN..][..RUN]
                     .as_chunks_mut::<2>()
@@ -131,19 +128,9 @@ pub(super) const fn scratch_bytes(cols: usize) -> usize {
     LANES * (cols + 2 * 4 * cols.div_ceil(GROUP))
 }
 
-multiversion! {
-    pub(super) fn matmul(
-        w: &MatrixBytes,
-        x: &Activations,
-        rows: &RowMap,
-        columns: Range<usize>,
-        scratch: &mut [f32],
-        out: &mut ColumnsMut,
-    ) = matmul_body;
-}
-
-#[inline(always)]
-fn matmul_body<V: Int8>(
+/// Every row of `rows` with columns `columns` of the matrix.
+pub(super) fn matmul(
+    isa: Isa,
     w: &MatrixBytes,
     x: &Activations,
     rows: &RowMap,
@@ -154,7 +141,8 @@ fn matmul_body<V: Int8>(
     let Format::Affine { bits, .. } = w.format else {
         return;
     };
-    let mut tile = Tile::new(w.cols / GROUP, scratch);
+    let groups = w.cols / GROUP;
+    let mut tile = Tile::new(groups, scratch);
     let mut column = columns.start;
     while column < columns.end {
         // The last tile reaches back, so that it too has 16 rows if the matrix has; what it computes again is dropped.
@@ -165,23 +153,92 @@ fn matmul_body<V: Int8>(
             at: column - columns.start,
             kept: kept.clone(),
         };
-        tile.load_affine::<V>(w, first..end);
+        load_affine(isa, &mut tile, w, first..end);
         let packed = &w.weight[first * w.row_bytes()..end * w.row_bytes()];
         if rows.len() == 1 && bits == 4 && end - first == LANES {
-            let row = x.row(rows.input(0), tile.scales.len());
-            let [acc] = accumulate::<V, 1>(&tile, [row], |g| {
-                [V::packed_dots4(packed, w.row_bytes(), g, &row.codes[g])]
-            });
-            target.write(acc, out.row(rows.output(0)));
-        } else if bits <= 4 {
-            tile.unpack::<V>(packed, w.row_bytes(), bits);
-            every_row::<V, false>(&tile, x, rows, &target, out);
+            let row = x.row(rows.input(0), groups);
+            target.write(
+                &one_packed(isa, &tile, packed, w.row_bytes(), row),
+                out.row(rows.output(0)),
+            );
         } else {
-            tile.unpack::<V>(packed, w.row_bytes(), bits);
-            every_row::<V, true>(&tile, x, rows, &target, out);
+            unpack(isa, &mut tile, packed, w.row_bytes(), bits);
+            every_row(isa, &tile, bits > 4, x, rows, |i, sums| {
+                target.write(sums, out.row(rows.output(i)))
+            });
         }
         column += kept.len();
     }
+}
+
+/// Every activation row with one tile; hands on each computed row's 16 results.
+fn every_row(
+    isa: Isa,
+    tile: &Tile,
+    wide: bool,
+    x: &Activations,
+    rows: &RowMap,
+    mut write: impl FnMut(usize, &[f32; LANES]),
+) {
+    let row = |i: usize| x.row(rows.input(i), tile.scales.len());
+    let mut i = 0;
+    while i < rows.len() {
+        let done = match rows.len() - i {
+            4.. if rows_at_once(isa) == 4 => {
+                let x = [row(i), row(i + 1), row(i + 2), row(i + 3)];
+                let sums = if wide {
+                    four_wide(isa, tile, x)
+                } else {
+                    four(isa, tile, x)
+                };
+                sums.iter()
+                    .enumerate()
+                    .for_each(|(r, sums)| write(i + r, sums));
+                4
+            }
+            2.. => {
+                let x = [row(i), row(i + 1)];
+                let sums = if wide {
+                    two_wide(isa, tile, x)
+                } else {
+                    two(isa, tile, x)
+                };
+                sums.iter()
+                    .enumerate()
+                    .for_each(|(r, sums)| write(i + r, sums));
+                2
+            }
+            _ => {
+                let [sums] = if wide {
+                    one_wide(isa, tile, [row(i)])
+                } else {
+                    one(isa, tile, [row(i)])
+                };
+                write(i, &sums);
+                1
+            }
+        };
+        i += done;
+    }
+}
+
+// A tile's kernels are dispatched one by one: each is then small enough for the compiler to keep its sums in registers.
+multiversion! {
+    fn rows_at_once() -> usize = rows_at_once_body;
+    fn load_affine(tile: &mut Tile, w: &MatrixBytes, rows: Range<usize>) = load_affine_body;
+    fn unpack(tile: &mut Tile, rows: &[u8], stride: usize, bits: u8) = unpack_body;
+    fn one_packed(tile: &Tile, packed: &[u8], stride: usize, x: Row) -> [f32; LANES] = one_packed_body;
+    fn one(tile: &Tile, x: [Row; 1]) -> [[f32; LANES]; 1] = rows_body[1, false];
+    fn two(tile: &Tile, x: [Row; 2]) -> [[f32; LANES]; 2] = rows_body[2, false];
+    fn four(tile: &Tile, x: [Row; 4]) -> [[f32; LANES]; 4] = rows_body[4, false];
+    fn one_wide(tile: &Tile, x: [Row; 1]) -> [[f32; LANES]; 1] = rows_body[1, true];
+    fn two_wide(tile: &Tile, x: [Row; 2]) -> [[f32; LANES]; 2] = rows_body[2, true];
+    fn four_wide(tile: &Tile, x: [Row; 4]) -> [[f32; LANES]; 4] = rows_body[4, true];
+}
+
+#[inline(always)]
+const fn rows_at_once_body<V: Int8>() -> usize {
+    V::ROWS
 }
 
 /// Which results of a tile are wanted and where they go.
@@ -193,11 +250,8 @@ struct Target {
 }
 
 impl Target {
-    #[inline(always)]
-    fn write<V: Lanes>(&self, sums: V, row: &mut [f32]) {
-        let mut lanes = [0.0; LANES];
-        sums.store(&mut lanes);
-        row[self.at..][..self.kept.len()].copy_from_slice(&lanes[self.kept.clone()]);
+    fn write(&self, sums: &[f32; LANES], row: &mut [f32]) {
+        row[self.at..][..self.kept.len()].copy_from_slice(&sums[self.kept.clone()]);
     }
 }
 
@@ -213,49 +267,48 @@ impl<'a> Tile<'a> {
             biases,
         }
     }
+}
 
-    /// Scales and biases of some matrix rows.
-    #[inline(always)]
-    fn load_affine<V: Int8>(&mut self, w: &MatrixBytes, rows: Range<usize>) {
-        let Format::Affine { scale, .. } = w.format else {
-            return;
+/// Scales and biases of up to 16 matrix rows.
+#[inline(always)]
+fn load_affine_body<V: Int8>(tile: &mut Tile, w: &MatrixBytes, rows: Range<usize>) {
+    let Format::Affine { scale, .. } = w.format else {
+        return;
+    };
+    let groups = tile.scales.len();
+    let elements = rows.start * groups * scale.bytes()..rows.end * groups * scale.bytes();
+    for (bytes, out) in [(w.scales, &mut *tile.scales), (w.biases, &mut *tile.biases)] {
+        let bytes = &bytes[elements.clone()];
+        let done = if scale == DType::Bf16 && rows.len() == LANES {
+            V::transpose_bf16(bytes, out)
+        } else {
+            0
         };
-        let groups = self.scales.len();
-        let elements = rows.start * groups * scale.bytes()..rows.end * groups * scale.bytes();
-        for (bytes, out) in [(w.scales, &mut *self.scales), (w.biases, &mut *self.biases)] {
-            let bytes = &bytes[elements.clone()];
-            let done = if scale == DType::Bf16 && rows.len() == LANES {
-                V::transpose_bf16(bytes, out)
-            } else {
-                0
-            };
-            for (g, out) in out.iter_mut().enumerate().skip(done) {
-                for (c, out) in out[..rows.len()].iter_mut().enumerate() {
-                    *out = float_at(bytes, scale, c * groups + g);
-                }
+        for (g, out) in out.iter_mut().enumerate().skip(done) {
+            for (c, out) in out[..rows.len()].iter_mut().enumerate() {
+                *out = float_at(bytes, scale, c * groups + g);
             }
         }
     }
+}
 
-    /// Codes of some matrix rows.
-    #[inline(always)]
-    fn unpack<V: Int8>(&mut self, rows: &[u8], stride: usize, bits: u8) {
-        let whole = rows.len() == LANES * stride;
-        for (g, tile) in self.codes.iter_mut().enumerate() {
-            if bits == 4 && whole {
-                V::unpack4(rows, stride, g, tile);
-                continue;
-            }
-            for (c, row) in rows.chunks_exact(stride).enumerate() {
-                for (run, codes) in tile.iter_mut().enumerate() {
-                    let codes = &mut codes[c * RUN..][..RUN];
-                    let first = g * GROUP + run * RUN;
-                    if bits == 8 {
-                        codes.copy_from_slice(&row[first..first + RUN]);
-                        continue;
+/// Codes of up to 16 matrix rows.
+#[inline(always)]
+fn unpack_body<V: Int8>(tile: &mut Tile, rows: &[u8], stride: usize, bits: u8) {
+    for (g, tile) in tile.codes.iter_mut().enumerate() {
+        match bits {
+            4 if rows.len() == LANES * stride => V::unpack4(rows, stride, g, tile),
+            8 => {
+                for (c, row) in rows.chunks_exact(stride).enumerate() {
+                    for (run, codes) in tile.iter_mut().zip(row[g * GROUP..].as_chunks::<RUN>().0) {
+                        run[c * RUN..][..RUN].copy_from_slice(codes);
                     }
-                    for (i, code) in codes.iter_mut().enumerate() {
-                        *code = code_at(row, bits, first + i);
+                }
+            }
+            _ => {
+                for (c, row) in rows.chunks_exact(stride).enumerate() {
+                    for i in 0..GROUP {
+                        tile[i / RUN][c * RUN + i % RUN] = code_at(row, bits, g * GROUP + i);
                     }
                 }
             }
@@ -263,57 +316,67 @@ impl<'a> Tile<'a> {
     }
 }
 
-/// Every activation row with one tile.
+/// `R` activation rows with one tile. `WIDE`: codes may be above 15.
 #[inline(always)]
-fn every_row<V: Int8, const WIDE: bool>(
-    tile: &Tile,
-    x: &Activations,
-    rows: &RowMap,
-    target: &Target,
-    out: &mut ColumnsMut,
-) {
-    let whole = rows.len() / BLOCK * BLOCK;
-    for i in (0..whole).step_by(BLOCK) {
-        some_rows::<V, BLOCK, WIDE>(tile, x, rows, i, target, out);
-    }
-    for i in whole..rows.len() {
-        some_rows::<V, 1, WIDE>(tile, x, rows, i, target, out);
-    }
-}
-
-/// `R` activation rows, from computed row `i` on, with one tile.
-#[inline(always)]
-fn some_rows<V: Int8, const R: usize, const WIDE: bool>(
-    tile: &Tile,
-    x: &Activations,
-    rows: &RowMap,
-    i: usize,
-    target: &Target,
-    out: &mut ColumnsMut,
-) {
-    let inputs: [Row; R] = std::array::from_fn(|r| x.row(rows.input(i + r), tile.scales.len()));
-    let sums = accumulate::<V, R>(tile, inputs, |g| {
-        V::tile_dots::<R, WIDE>(&tile.codes[g], inputs.map(|x| &x.codes[g]))
-    });
-    for (r, sums) in sums.into_iter().enumerate() {
-        target.write(sums, out.row(rows.output(i + r)));
-    }
-}
-
-/// Over the groups in order: `sum += (scale · x_scale) · dot; sum += bias · x_sum`.
-#[inline(always)]
-fn accumulate<V: Lanes, const R: usize>(
+fn rows_body<V: Int8, const R: usize, const WIDE: bool>(
     tile: &Tile,
     x: [Row; R],
-    dots: impl Fn(usize) -> [V; R],
-) -> [V; R] {
+) -> [[f32; LANES]; R] {
     let mut sums = [V::splat(0.0); R];
-    for (g, (scale, bias)) in tile.scales.iter().zip(&*tile.biases).enumerate() {
-        let (scale, bias) = (V::load(scale), V::load(bias));
-        for ((sum, dot), x) in sums.iter_mut().zip(dots(g)).zip(&x) {
-            *sum = sum.add_product(scale.mul(V::splat(x.scales[g])), dot);
-            *sum = sum.add_product(bias, V::splat(x.sums[g]));
+    for (g, tile_codes) in tile.codes.iter().enumerate() {
+        let mut codes = [&x[0].codes[g]; R];
+        for r in 0..R {
+            codes[r] = &x[r].codes[g];
         }
+        add_group(
+            &mut sums,
+            tile,
+            g,
+            V::tile_dots::<R, WIDE>(tile_codes, codes),
+            &x,
+        );
     }
+    to_arrays(sums)
+}
+
+/// One activation row with 16 rows of 4-bit codes, straight from their bytes.
+#[inline(always)]
+fn one_packed_body<V: Int8>(tile: &Tile, packed: &[u8], stride: usize, x: Row) -> [f32; LANES] {
+    let mut sums = [V::splat(0.0)];
+    for (g, codes) in x.codes.iter().enumerate() {
+        add_group(
+            &mut sums,
+            tile,
+            g,
+            [V::packed_dots4(packed, stride, g, codes)],
+            &[x],
+        );
+    }
+    let [sums] = to_arrays(sums);
     sums
+}
+
+/// `sum += (scale · x_scale) · dot; sum += bias · x_sum` of group `g`.
+#[inline(always)]
+fn add_group<V: Lanes, const R: usize>(
+    sums: &mut [V; R],
+    tile: &Tile,
+    g: usize,
+    dots: [V; R],
+    x: &[Row; R],
+) {
+    let (scale, bias) = (V::load(&tile.scales[g]), V::load(&tile.biases[g]));
+    for r in 0..R {
+        sums[r] = sums[r].add_product(scale.mul(V::splat(x[r].scales[g])), dots[r]);
+        sums[r] = sums[r].add_product(bias, V::splat(x[r].sums[g]));
+    }
+}
+
+#[inline(always)]
+fn to_arrays<V: Lanes, const R: usize>(sums: [V; R]) -> [[f32; LANES]; R] {
+    let mut out = [[0.0; LANES]; R];
+    for (sums, out) in sums.iter().zip(&mut out) {
+        sums.store(out);
+    }
+    out
 }
