@@ -48,15 +48,23 @@ impl<'a> Activations<'a> {
     }
 }
 
-/// Sixteen weight rows.
+/// Sixteen weight rows, unpacked a chunk of groups at a time.
 struct Tile<'a> {
-    /// `[groups]`: unpacked codes.
+    /// `[up to CHUNK]`.
     codes: &'a mut [TileGroup],
     /// `[groups, 16]`.
     scales: &'a mut [[f32; LANES]],
     /// `[groups, 16]`.
     biases: &'a mut [[f32; LANES]],
+    /// Codes may be above 15.
+    wide: bool,
 }
+
+/// Groups unpacked at a time: 16 KB of codes, which stay in the first-level cache while the rows pass.
+const CHUNK: usize = 16;
+
+/// Activation rows that pass between two unpackings of a chunk.
+const PASS: usize = 64;
 
 /// What an instruction set does better than the portable code here.
 pub(super) trait Int8: Lanes {
@@ -123,9 +131,9 @@ impl Int8 for lanes::Scalar {}
 #[cfg(target_arch = "aarch64")]
 impl Int8 for lanes::Neon {}
 
-/// Bytes of scratch for K inputs: a tile's codes, scales and biases.
+/// Bytes of scratch for K inputs: a tile's codes, scales and biases, and sums.
 pub(super) const fn scratch_bytes(cols: usize) -> usize {
-    LANES * (cols + 2 * 4 * cols.div_ceil(GROUP))
+    LANES * (CHUNK * GROUP + 2 * 4 * cols.div_ceil(GROUP) + 4 * PASS)
 }
 
 /// Every row of `rows` with columns `columns` of the matrix.
@@ -142,83 +150,94 @@ pub(super) fn matmul(
         return;
     };
     let groups = w.cols / GROUP;
-    let mut tile = Tile::new(groups, scratch);
+    let (sums, scratch) = scratch.split_at_mut(PASS * LANES);
+    let sums = sums.as_chunks_mut().0;
+    let mut tile = Tile::new(groups, bits > 4, scratch);
     let mut column = columns.start;
     while column < columns.end {
         // The last tile reaches back, so that it too has 16 rows if the matrix has; what it computes again is dropped.
         let first = column.min(w.rows.saturating_sub(LANES));
         let end = w.rows.min(first + LANES);
         let kept = column - first..end.min(columns.end) - first;
-        let target = Target {
-            at: column - columns.start,
-            kept: kept.clone(),
+        let at = column - columns.start..column - columns.start + kept.len();
+        let packed = Packed {
+            rows: &w.weight[first * w.row_bytes()..end * w.row_bytes()],
+            stride: w.row_bytes(),
+            bits,
         };
         load_affine(isa, &mut tile, w, first..end);
-        let packed = &w.weight[first * w.row_bytes()..end * w.row_bytes()];
-        if rows.len() == 1 && bits == 4 && end - first == LANES {
-            let row = x.row(rows.input(0), groups);
-            target.write(
-                &one_packed(isa, &tile, packed, w.row_bytes(), row),
-                out.row(rows.output(0)),
-            );
-        } else {
-            unpack(isa, &mut tile, packed, w.row_bytes(), bits);
-            every_row(isa, &tile, bits > 4, x, rows, |i, sums| {
-                target.write(sums, out.row(rows.output(i)))
-            });
+        for i in (0..rows.len()).step_by(PASS) {
+            let sums = &mut sums[..PASS.min(rows.len() - i)];
+            if sums.len() == 1 && bits == 4 && end - first == LANES {
+                sums[0] = one_packed(isa, &tile, &packed, x.row(rows.input(i), groups));
+            } else {
+                pass(
+                    isa,
+                    &mut tile,
+                    &packed,
+                    |r| x.row(rows.input(i + r), groups),
+                    sums,
+                );
+            }
+            for (r, sums) in sums.iter().enumerate() {
+                out.row(rows.output(i + r))[at.clone()].copy_from_slice(&sums[kept.clone()]);
+            }
         }
         column += kept.len();
     }
 }
 
-/// Every activation row with one tile; hands on each computed row's 16 results.
-fn every_row(
+/// Up to 16 matrix rows as they are stored.
+struct Packed<'a> {
+    rows: &'a [u8],
+    /// Bytes of a row.
+    stride: usize,
+    bits: u8,
+}
+
+/// Some activation rows with one tile.
+fn pass<'a>(
     isa: Isa,
-    tile: &Tile,
-    wide: bool,
-    x: &Activations,
-    rows: &RowMap,
-    mut write: impl FnMut(usize, &[f32; LANES]),
+    tile: &mut Tile,
+    packed: &Packed,
+    row: impl Fn(usize) -> Row<'a>,
+    sums: &mut [[f32; LANES]],
 ) {
-    let row = |i: usize| x.row(rows.input(i), tile.scales.len());
-    let mut i = 0;
-    while i < rows.len() {
-        let done = match rows.len() - i {
-            4.. if rows_at_once(isa) == 4 => {
-                let x = [row(i), row(i + 1), row(i + 2), row(i + 3)];
-                let sums = if wide {
-                    four_wide(isa, tile, x)
-                } else {
-                    four(isa, tile, x)
-                };
-                sums.iter()
-                    .enumerate()
-                    .for_each(|(r, sums)| write(i + r, sums));
-                4
-            }
-            2.. => {
-                let x = [row(i), row(i + 1)];
-                let sums = if wide {
-                    two_wide(isa, tile, x)
-                } else {
-                    two(isa, tile, x)
-                };
-                sums.iter()
-                    .enumerate()
-                    .for_each(|(r, sums)| write(i + r, sums));
-                2
-            }
-            _ => {
-                let [sums] = if wide {
-                    one_wide(isa, tile, [row(i)])
-                } else {
-                    one(isa, tile, [row(i)])
-                };
-                write(i, &sums);
-                1
-            }
-        };
-        i += done;
+    sums.fill([0.0; LANES]);
+    let at_once = rows_at_once(isa);
+    for first in (0..tile.scales.len()).step_by(CHUNK) {
+        let count = CHUNK.min(tile.scales.len() - first);
+        if packed.bits == 4 && packed.rows.len() == LANES * packed.stride {
+            unpack4(isa, packed, first, &mut tile.codes[..count]);
+        } else {
+            unpack(packed, first, &mut tile.codes[..count]);
+        }
+        let groups = first..first + count;
+        let fours = if at_once == 4 { sums.len() / 4 } else { 0 };
+        let (by_four, rest) = sums.split_at_mut(fours * 4);
+        for (i, sums) in by_four.as_chunks_mut().0.iter_mut().enumerate() {
+            four(
+                isa,
+                tile,
+                groups.clone(),
+                [0, 1, 2, 3].map(|r| row(i * 4 + r)),
+                sums,
+            );
+        }
+        let (by_two, last) = rest.as_chunks_mut();
+        let twos = by_two.len();
+        for (i, sums) in by_two.iter_mut().enumerate() {
+            two(
+                isa,
+                tile,
+                groups.clone(),
+                [0, 1].map(|r| row(fours * 4 + i * 2 + r)),
+                sums,
+            );
+        }
+        if let [sums] = last.as_chunks_mut().0 {
+            one(isa, tile, groups.clone(), [row(fours * 4 + twos * 2)], sums);
+        }
     }
 }
 
@@ -226,14 +245,11 @@ fn every_row(
 multiversion! {
     fn rows_at_once() -> usize = rows_at_once_body;
     fn load_affine(tile: &mut Tile, w: &MatrixBytes, rows: Range<usize>) = load_affine_body;
-    fn unpack(tile: &mut Tile, rows: &[u8], stride: usize, bits: u8) = unpack_body;
-    fn one_packed(tile: &Tile, packed: &[u8], stride: usize, x: Row) -> [f32; LANES] = one_packed_body;
-    fn one(tile: &Tile, x: [Row; 1]) -> [[f32; LANES]; 1] = rows_body[1, false];
-    fn two(tile: &Tile, x: [Row; 2]) -> [[f32; LANES]; 2] = rows_body[2, false];
-    fn four(tile: &Tile, x: [Row; 4]) -> [[f32; LANES]; 4] = rows_body[4, false];
-    fn one_wide(tile: &Tile, x: [Row; 1]) -> [[f32; LANES]; 1] = rows_body[1, true];
-    fn two_wide(tile: &Tile, x: [Row; 2]) -> [[f32; LANES]; 2] = rows_body[2, true];
-    fn four_wide(tile: &Tile, x: [Row; 4]) -> [[f32; LANES]; 4] = rows_body[4, true];
+    fn unpack4(packed: &Packed, first: usize, codes: &mut [TileGroup]) = unpack4_body;
+    fn one_packed(tile: &Tile, packed: &Packed, x: Row) -> [f32; LANES] = one_packed_body;
+    fn one(tile: &Tile, groups: Range<usize>, x: [Row; 1], sums: &mut [[f32; LANES]; 1]) = rows_body[1];
+    fn two(tile: &Tile, groups: Range<usize>, x: [Row; 2], sums: &mut [[f32; LANES]; 2]) = rows_body[2];
+    fn four(tile: &Tile, groups: Range<usize>, x: [Row; 4], sums: &mut [[f32; LANES]; 4]) = rows_body[4];
 }
 
 #[inline(always)]
@@ -241,30 +257,17 @@ const fn rows_at_once_body<V: Int8>() -> usize {
     V::ROWS
 }
 
-/// Which results of a tile are wanted and where they go.
-struct Target {
-    /// First column of the output view.
-    at: usize,
-    /// Lanes of the tile.
-    kept: Range<usize>,
-}
-
-impl Target {
-    fn write(&self, sums: &[f32; LANES], row: &mut [f32]) {
-        row[self.at..][..self.kept.len()].copy_from_slice(&sums[self.kept.clone()]);
-    }
-}
-
 impl<'a> Tile<'a> {
-    fn new(groups: usize, scratch: &'a mut [f32]) -> Self {
+    fn new(groups: usize, wide: bool, scratch: &'a mut [f32]) -> Self {
         let (affine, codes) = scratch.split_at_mut(2 * groups * LANES);
         let (scales, biases) = affine.as_chunks_mut().0.split_at_mut(groups);
         let codes: &mut [u8] = bytemuck::cast_slice_mut(codes);
-        let codes = &mut codes.as_chunks_mut().0.as_chunks_mut().0[..groups];
+        let codes = &mut codes.as_chunks_mut().0.as_chunks_mut().0[..groups.min(CHUNK)];
         Self {
             codes,
             scales,
             biases,
+            wide,
         }
     }
 }
@@ -292,67 +295,91 @@ fn load_affine_body<V: Int8>(tile: &mut Tile, w: &MatrixBytes, rows: Range<usize
     }
 }
 
-/// Codes of up to 16 matrix rows.
+/// Codes of 16 matrix rows of 4 bits, from group `first` on.
 #[inline(always)]
-fn unpack_body<V: Int8>(tile: &mut Tile, rows: &[u8], stride: usize, bits: u8) {
-    for (g, tile) in tile.codes.iter_mut().enumerate() {
-        match bits {
-            4 if rows.len() == LANES * stride => V::unpack4(rows, stride, g, tile),
-            8 => {
-                for (c, row) in rows.chunks_exact(stride).enumerate() {
-                    for (run, codes) in tile.iter_mut().zip(row[g * GROUP..].as_chunks::<RUN>().0) {
-                        run[c * RUN..][..RUN].copy_from_slice(codes);
-                    }
+fn unpack4_body<V: Int8>(packed: &Packed, first: usize, codes: &mut [TileGroup]) {
+    for (g, codes) in codes.iter_mut().enumerate() {
+        V::unpack4(packed.rows, packed.stride, first + g, codes);
+    }
+}
+
+/// Codes of up to 16 matrix rows of any width, from group `first` on.
+fn unpack(packed: &Packed, first: usize, codes: &mut [TileGroup]) {
+    for (g, tile) in codes.iter_mut().enumerate() {
+        let start = (first + g) * GROUP;
+        for (c, row) in packed.rows.chunks_exact(packed.stride).enumerate() {
+            if packed.bits == 8 {
+                for (run, codes) in tile.iter_mut().zip(row[start..].as_chunks::<RUN>().0) {
+                    run[c * RUN..][..RUN].copy_from_slice(codes);
                 }
-            }
-            _ => {
-                for (c, row) in rows.chunks_exact(stride).enumerate() {
-                    for i in 0..GROUP {
-                        tile[i / RUN][c * RUN + i % RUN] = code_at(row, bits, g * GROUP + i);
-                    }
+            } else {
+                for i in 0..GROUP {
+                    tile[i / RUN][c * RUN + i % RUN] = code_at(row, packed.bits, start + i);
                 }
             }
         }
     }
 }
 
-/// `R` activation rows with one tile. `WIDE`: codes may be above 15.
+/// Adds the products of some groups of `R` activation rows with one tile to their sums.
 #[inline(always)]
-fn rows_body<V: Int8, const R: usize, const WIDE: bool>(
+fn rows_body<V: Int8, const R: usize>(
     tile: &Tile,
+    groups: Range<usize>,
     x: [Row; R],
-) -> [[f32; LANES]; R] {
-    let mut sums = [V::splat(0.0); R];
-    for (g, tile_codes) in tile.codes.iter().enumerate() {
+    sums: &mut [[f32; LANES]; R],
+) {
+    if tile.wide {
+        rows_of_width::<V, R, true>(tile, groups, x, sums);
+    } else {
+        rows_of_width::<V, R, false>(tile, groups, x, sums);
+    }
+}
+
+#[inline(always)]
+fn rows_of_width<V: Int8, const R: usize, const WIDE: bool>(
+    tile: &Tile,
+    groups: Range<usize>,
+    x: [Row; R],
+    sums: &mut [[f32; LANES]; R],
+) {
+    let mut totals = [V::splat(0.0); R];
+    for (total, sums) in totals.iter_mut().zip(&*sums) {
+        *total = V::load(sums);
+    }
+    for (g, tile_codes) in groups.zip(&*tile.codes) {
         let mut codes = [&x[0].codes[g]; R];
         for r in 0..R {
             codes[r] = &x[r].codes[g];
         }
         add_group(
-            &mut sums,
+            &mut totals,
             tile,
             g,
             V::tile_dots::<R, WIDE>(tile_codes, codes),
             &x,
         );
     }
-    to_arrays(sums)
+    for (total, sums) in totals.iter().zip(sums) {
+        total.store(sums);
+    }
 }
 
 /// One activation row with 16 rows of 4-bit codes, straight from their bytes.
 #[inline(always)]
-fn one_packed_body<V: Int8>(tile: &Tile, packed: &[u8], stride: usize, x: Row) -> [f32; LANES] {
-    let mut sums = [V::splat(0.0)];
+fn one_packed_body<V: Int8>(tile: &Tile, packed: &Packed, x: Row) -> [f32; LANES] {
+    let mut total = [V::splat(0.0)];
     for (g, codes) in x.codes.iter().enumerate() {
         add_group(
-            &mut sums,
+            &mut total,
             tile,
             g,
-            [V::packed_dots4(packed, stride, g, codes)],
+            [V::packed_dots4(packed.rows, packed.stride, g, codes)],
             &[x],
         );
     }
-    let [sums] = to_arrays(sums);
+    let mut sums = [0.0; LANES];
+    total[0].store(&mut sums);
     sums
 }
 
@@ -370,13 +397,4 @@ fn add_group<V: Lanes, const R: usize>(
         sums[r] = sums[r].add_product(scale.mul(V::splat(x[r].scales[g])), dots[r]);
         sums[r] = sums[r].add_product(bias, V::splat(x[r].sums[g]));
     }
-}
-
-#[inline(always)]
-fn to_arrays<V: Lanes, const R: usize>(sums: [V; R]) -> [[f32; LANES]; R] {
-    let mut out = [[0.0; LANES]; R];
-    for (sums, out) in sums.iter().zip(&mut out) {
-        sums.store(out);
-    }
-    out
 }

@@ -141,16 +141,20 @@ mod avx2 {
     #[inline(always)]
     pub unsafe fn unpack4(rows: &[u8], stride: usize, g: usize, tile: &mut TileGroup) {
         check_packed(rows, stride, g);
-        for (half, piece) in (0..2).flat_map(|half| [(half, 0), (half, 1)]) {
-            // SAFETY: inside the 16 rows, as checked; the stores fill 64 of a run's 128 bytes.
-            unsafe {
-                let at = rows
-                    .as_ptr()
-                    .add(half * 8 * stride + g * PACKED + piece * 16);
-                for (run, dwords) in tile[piece * 4..].iter_mut().zip(&dwords(at, stride)) {
-                    let [low, high] = split(*dwords);
-                    _mm256_storeu_si256(run.as_mut_ptr().add(half * 64).cast(), low);
-                    _mm256_storeu_si256(run.as_mut_ptr().add(half * 64 + 32).cast(), high);
+        for half in 0..2 {
+            for piece in 0..2 {
+                // SAFETY: inside the 16 rows, as checked; the stores fill 64 of a run's 128 bytes.
+                unsafe {
+                    let at = rows
+                        .as_ptr()
+                        .add(half * 8 * stride + g * PACKED + piece * 16);
+                    let dwords = dwords(at, stride);
+                    for q in 0..4 {
+                        let [low, high] = split(dwords[q]);
+                        let run = tile[piece * 4 + q].as_mut_ptr().add(half * 64);
+                        _mm256_storeu_si256(run.cast(), low);
+                        _mm256_storeu_si256(run.add(32).cast(), high);
+                    }
                 }
             }
         }
