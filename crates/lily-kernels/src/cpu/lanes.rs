@@ -26,6 +26,15 @@ pub trait Lanes: Copy {
     fn load_bf16(x: &[u8; 2 * LANES]) -> Self;
     /// From codes of one byte.
     fn load_codes(x: &[u8; LANES]) -> Self;
+    /// From codes of four bits, low half first.
+    #[inline(always)]
+    fn load_nibbles(x: &[u8; LANES / 2]) -> Self {
+        let mut codes = [0; LANES];
+        for (codes, byte) in codes.as_chunks_mut().0.iter_mut().zip(x) {
+            *codes = [byte & 15, byte >> 4];
+        }
+        Self::load_codes(&codes)
+    }
     /// To memory, at any alignment.
     fn store(self, x: &mut [f32; LANES]);
     /// Lane by lane.
