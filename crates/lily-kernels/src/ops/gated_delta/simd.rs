@@ -263,12 +263,32 @@ mod tests {
     #[test]
     #[ignore = "a measurement"]
     fn rates() {
-        let case = Case::new(128, 128);
+        let (dim, rows, tokens) = (128, 128, 64);
+        let (qk, gates, before) = (numbers(2 * dim, 1), [0.9, 0.5], numbers(rows * dim, 2));
+        let every = |data| Strided { data, stride: 0 };
+        let inputs = Scan {
+            tokens: 0..tokens,
+            q: every(&qk[..dim]),
+            k: every(&qk[dim..]),
+            v: every(&before),
+            decay: every(&gates[..1]),
+            beta: every(&gates[1..]),
+            k_dim: dim,
+        };
+        let (mut after, mut y) = (before.clone(), vec![0.0; tokens * rows]);
         for isa in Isa::available() {
-            let time = seconds(|| drop(case.run(isa, TOKENS, 128)));
-            let flops = (7 * TOKENS * 128 * 128) as f64;
+            let time = seconds(|| {
+                scan(
+                    isa,
+                    &inputs,
+                    &before,
+                    &mut after,
+                    &mut ColumnsMut::new(&mut y, rows),
+                )
+            });
+            let flops = (7 * tokens * rows * dim) as f64;
             println!(
-                "{:7} gated_delta 128×128: {:6.1} Gflop/s",
+                "{:7} gated_delta {rows}×{dim}: {:6.1} Gflop/s",
                 isa.name(),
                 flops / time / 1e9
             );
