@@ -137,39 +137,62 @@ pub trait Lanes: Copy {
 /// 1.5·2²³: `x + ROUND` is x rounded to an integer (ties to even) plus `ROUND`, for |x| < 2²².
 pub const ROUND: f32 = 12_582_912.0;
 
-/// Applies a function to every run of 16 of `x`, the last padded with zeros, and stores it to `out`.
+/// The body of a function of every element: a method of `Lanes` on runs of 16, the last padded with zeros. A macro,
+/// because a method handed over as a value is compiled for no instruction set.
+macro_rules! elementwise {
+    ($($body:ident = $method:ident;)+) => {$(
+        #[inline(always)]
+        fn $body<V: Lanes>(x: &[f32], out: &mut [f32]) {
+            assert_eq!(x.len(), out.len());
+            let ((runs, rest), (outs, out_rest)) = (x.as_chunks(), out.as_chunks_mut());
+            for (x, out) in runs.iter().zip(outs) {
+                V::load(x).$method().store(out);
+            }
+            if !rest.is_empty() {
+                V::load_head(rest).$method().store_head(out_rest);
+            }
+        }
+    )+};
+}
+
+elementwise! {
+    exp_body = exp;
+    sigmoid_body = sigmoid;
+    silu_body = silu;
+}
+
+/// The sum of each.
 #[inline(always)]
-fn map<V: Lanes>(x: &[f32], out: &mut [f32], f: impl Fn(V) -> V) {
-    assert_eq!(x.len(), out.len());
-    let ((xs, x_rest), (outs, out_rest)) = (x.as_chunks(), out.as_chunks_mut());
-    for (x, out) in xs.iter().zip(outs) {
-        f(V::load(x)).store(out);
+pub(crate) fn sums<V: Lanes, const N: usize>(lanes: [V; N]) -> [f32; N] {
+    let mut sums = [0.0; N];
+    for (sum, lanes) in sums.iter_mut().zip(&lanes) {
+        *sum = lanes.sum();
     }
-    if !x_rest.is_empty() {
-        f(V::load_head(x_rest)).store_head(out_rest);
-    }
+    sums
 }
 
 /// Σ a·b: lane j of 16 sums the products of elements j, j + 16, … in order; the lanes are summed as a tree.
 #[inline(always)]
 pub(crate) fn dots<V: Lanes, const N: usize>(a: &[f32], b: [&[f32]; N]) -> [f32; N] {
-    let mut sums = [V::splat(0.0); N];
+    let mut totals = [V::splat(0.0); N];
     let (runs, rest) = a.as_chunks();
-    let others = b.map(|b| &b[..a.len()]);
-    let other_runs: [&[[f32; LANES]]; N] = others.map(|b| &b.as_chunks().0[..runs.len()]);
+    let mut other_runs = [runs; N];
+    for (other, b) in other_runs.iter_mut().zip(&b) {
+        *other = &b[..a.len()].as_chunks().0[..runs.len()];
+    }
     for (i, a) in runs.iter().enumerate() {
         let a = V::load(a);
-        for (sum, b) in sums.iter_mut().zip(other_runs) {
-            *sum = sum.add_product(a, V::load(&b[i]));
+        for (total, b) in totals.iter_mut().zip(&other_runs) {
+            *total = total.add_product(a, V::load(&b[i]));
         }
     }
     if !rest.is_empty() {
         let a = V::load_head(rest);
-        for (sum, b) in sums.iter_mut().zip(others) {
-            *sum = sum.add_product(a, V::load_head(&b[runs.len() * LANES..]));
+        for (total, b) in totals.iter_mut().zip(&b) {
+            *total = total.add_product(a, V::load_head(&b[runs.len() * LANES..][..rest.len()]));
         }
     }
-    sums.map(V::sum)
+    sums(totals)
 }
 
 #[inline(always)]
@@ -192,21 +215,6 @@ fn max_body<V: Lanes>(x: &[f32]) -> f32 {
     let max = max.max_lane();
     rest.iter()
         .fold(max, |max, &x| if x > max { x } else { max })
-}
-
-#[inline(always)]
-fn exp_body<V: Lanes>(x: &[f32], out: &mut [f32]) {
-    map::<V>(x, out, V::exp);
-}
-
-#[inline(always)]
-fn sigmoid_body<V: Lanes>(x: &[f32], out: &mut [f32]) {
-    map::<V>(x, out, V::sigmoid);
-}
-
-#[inline(always)]
-fn silu_body<V: Lanes>(x: &[f32], out: &mut [f32]) {
-    map::<V>(x, out, V::silu);
 }
 
 /// Body of `bf16_to_f32`, for kernels.

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::cpu::columns::ColumnsMut;
 use crate::cpu::isa::multiversion;
-use crate::cpu::lanes::{LANES, Lanes};
+use crate::cpu::lanes::{self, LANES, Lanes};
 
 /// One row of some width per token of the step, `stride` elements apart.
 #[derive(Debug, Clone, Copy)]
@@ -85,7 +85,10 @@ fn through_tokens<V: Lanes, const N: usize>(
         let decay = scan.decay.row(token, 1)[0];
         let beta = scan.beta.row(token, 1)[0];
         let seen = decayed_dots::<V, N>(&state, decay, k);
-        let delta: [f32; N] = std::array::from_fn(|i| beta * (v[i] - seen[i]));
+        let mut delta = [0.0; N];
+        for ((delta, v), seen) in delta.iter_mut().zip(v).zip(seen) {
+            *delta = beta * (v - seen);
+        }
         let y = update_dots::<V, N>(&mut state, decay, delta, k, q);
         out.row(token)[first..first + N].copy_from_slice(&y);
     }
@@ -113,7 +116,7 @@ fn decayed_dots<V: Lanes, const N: usize>(
             *sum = sum.add_product(V::load_head(s.as_chunks::<LANES>().1).mul(decay), k);
         }
     }
-    sums.map(V::sum)
+    lanes::sums(sums)
 }
 
 /// s ← decay·s + δ·k, and s·q, of each row.
@@ -148,7 +151,7 @@ fn update_dots<V: Lanes, const N: usize>(
             sums[i] = sums[i].add_product(new, q);
         }
     }
-    sums.map(V::sum)
+    lanes::sums(sums)
 }
 
 #[cfg(test)]

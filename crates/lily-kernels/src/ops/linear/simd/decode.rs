@@ -67,18 +67,18 @@ fn decode_group<V: Lanes>(
     out: &mut [f32],
 ) {
     let whole = out.len().is_multiple_of(LANES);
-    let decoded = |codes: V| codes.mul(V::splat(scale)).add(V::splat(bias));
+    let (scales, biases) = (V::splat(scale), V::splat(bias));
     match bits {
         4 if whole => {
             let bytes = &row[first / 2..][..out.len() / 2];
             for (x, out) in bytes.as_chunks().0.iter().zip(out.as_chunks_mut().0) {
-                decoded(V::load_nibbles(x)).store(out);
+                V::load_nibbles(x).mul(scales).add(biases).store(out);
             }
         }
         8 if whole => {
             let bytes = &row[first..][..out.len()];
             for (x, out) in bytes.as_chunks().0.iter().zip(out.as_chunks_mut().0) {
-                decoded(V::load_codes(x)).store(out);
+                V::load_codes(x).mul(scales).add(biases).store(out);
             }
         }
         _ => {
