@@ -87,9 +87,9 @@ impl Isa {
 
 /// `multiversion! { pub fn name(a: A, …) -> R = body; }` makes `name(isa, a, …)`, which runs `body::<V>(a, …)` compiled
 /// for the instruction set, with V its `Lanes`. The body and all that it calls per element are `#[inline(always)]`:
-/// that is how they come to be compiled for the set.
+/// that is how they come to be compiled for the set. `= body[2, true]` runs `body::<V, 2, true>`.
 macro_rules! multiversion {
-    ($($(#[$meta:meta])* $vis:vis fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? = $body:ident;)+) => {$(
+    ($($(#[$meta:meta])* $vis:vis fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? = $body:ident $([$($generic:tt),+])?;)+) => {$(
         $(#[$meta])*
         $vis fn $name(isa: $crate::cpu::isa::Isa, $($arg: $ty),*) $(-> $ret)? {
             use $crate::cpu::{isa::Level, lanes};
@@ -97,23 +97,23 @@ macro_rules! multiversion {
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2")]
             fn avx2($($arg: $ty),*) $(-> $ret)? {
-                $body::<lanes::Avx2>($($arg),*)
+                $body::<lanes::Avx2 $($(, $generic)+)?>($($arg),*)
             }
 
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,avx512f,avx512bw,avx512vl,avx512vnni")]
             fn avx512($($arg: $ty),*) $(-> $ret)? {
-                $body::<lanes::Avx512>($($arg),*)
+                $body::<lanes::Avx512 $($(, $generic)+)?>($($arg),*)
             }
 
             #[cfg(target_arch = "aarch64")]
             #[target_feature(enable = "neon,dotprod")]
             fn neon($($arg: $ty),*) $(-> $ret)? {
-                $body::<lanes::Neon>($($arg),*)
+                $body::<lanes::Neon $($(, $generic)+)?>($($arg),*)
             }
 
             match isa.level() {
-                Level::Scalar => $body::<lanes::Scalar>($($arg),*),
+                Level::Scalar => $body::<lanes::Scalar $($(, $generic)+)?>($($arg),*),
                 #[cfg(target_arch = "x86_64")]
                 // SAFETY: an `Isa` of this level is only made where the processor has these features.
                 Level::Avx2 => unsafe { avx2($($arg),*) },

@@ -26,6 +26,15 @@ pub trait Lanes: Copy {
     fn load_bf16(x: &[u8; 2 * LANES]) -> Self;
     /// From codes of one byte.
     fn load_codes(x: &[u8; LANES]) -> Self;
+    /// From codes of four bits, low half first.
+    #[inline(always)]
+    fn load_nibbles(x: &[u8; LANES / 2]) -> Self {
+        let mut codes = [0; LANES];
+        for (codes, byte) in codes.as_chunks_mut().0.iter_mut().zip(x) {
+            *codes = [byte & 15, byte >> 4];
+        }
+        Self::load_codes(&codes)
+    }
     /// To memory, at any alignment.
     fn store(self, x: &mut [f32; LANES]);
     /// Lane by lane.
@@ -125,39 +134,62 @@ pub trait Lanes: Copy {
 /// 1.5·2²³: `x + ROUND` is x rounded to an integer (ties to even) plus `ROUND`, for |x| < 2²².
 pub const ROUND: f32 = 12_582_912.0;
 
-/// Applies a function to every run of 16 of `x`, the last padded with zeros, and stores it to `out`.
+/// The body of a function of every element: a method of `Lanes` on runs of 16, the last padded with zeros. A macro,
+/// because a method handed over as a value is compiled for no instruction set.
+macro_rules! elementwise {
+    ($($body:ident = $method:ident;)+) => {$(
+        #[inline(always)]
+        fn $body<V: Lanes>(x: &[f32], out: &mut [f32]) {
+            assert_eq!(x.len(), out.len());
+            let ((runs, rest), (outs, out_rest)) = (x.as_chunks(), out.as_chunks_mut());
+            for (x, out) in runs.iter().zip(outs) {
+                V::load(x).$method().store(out);
+            }
+            if !rest.is_empty() {
+                V::load_head(rest).$method().store_head(out_rest);
+            }
+        }
+    )+};
+}
+
+elementwise! {
+    exp_body = exp;
+    sigmoid_body = sigmoid;
+    silu_body = silu;
+}
+
+/// The sum of each.
 #[inline(always)]
-fn map<V: Lanes>(x: &[f32], out: &mut [f32], f: impl Fn(V) -> V) {
-    assert_eq!(x.len(), out.len());
-    let ((xs, x_rest), (outs, out_rest)) = (x.as_chunks(), out.as_chunks_mut());
-    for (x, out) in xs.iter().zip(outs) {
-        f(V::load(x)).store(out);
+pub(crate) fn sums<V: Lanes, const N: usize>(lanes: [V; N]) -> [f32; N] {
+    let mut sums = [0.0; N];
+    for (sum, lanes) in sums.iter_mut().zip(&lanes) {
+        *sum = lanes.sum();
     }
-    if !x_rest.is_empty() {
-        f(V::load_head(x_rest)).store_head(out_rest);
-    }
+    sums
 }
 
 /// Σ a·b: lane j of 16 sums the products of elements j, j + 16, … in order; the lanes are summed as a tree.
 #[inline(always)]
 pub(crate) fn dots<V: Lanes, const N: usize>(a: &[f32], b: [&[f32]; N]) -> [f32; N] {
-    let mut sums = [V::splat(0.0); N];
+    let mut totals = [V::splat(0.0); N];
     let (runs, rest) = a.as_chunks();
-    let others = b.map(|b| &b[..a.len()]);
-    let other_runs: [&[[f32; LANES]]; N] = others.map(|b| &b.as_chunks().0[..runs.len()]);
+    let mut other_runs = [runs; N];
+    for (other, b) in other_runs.iter_mut().zip(&b) {
+        *other = &b[..a.len()].as_chunks().0[..runs.len()];
+    }
     for (i, a) in runs.iter().enumerate() {
         let a = V::load(a);
-        for (sum, b) in sums.iter_mut().zip(other_runs) {
-            *sum = sum.add_product(a, V::load(&b[i]));
+        for (total, b) in totals.iter_mut().zip(&other_runs) {
+            *total = total.add_product(a, V::load(&b[i]));
         }
     }
     if !rest.is_empty() {
         let a = V::load_head(rest);
-        for (sum, b) in sums.iter_mut().zip(others) {
-            *sum = sum.add_product(a, V::load_head(&b[runs.len() * LANES..]));
+        for (total, b) in totals.iter_mut().zip(&b) {
+            *total = total.add_product(a, V::load_head(&b[runs.len() * LANES..][..rest.len()]));
         }
     }
-    sums.map(V::sum)
+    sums(totals)
 }
 
 #[inline(always)]
@@ -179,21 +211,6 @@ fn max_body<V: Lanes>(x: &[f32]) -> f32 {
     }
     let max = max.max_lane();
     rest.iter().fold(max, |max, &x| if x > max { x } else { max })
-}
-
-#[inline(always)]
-fn exp_body<V: Lanes>(x: &[f32], out: &mut [f32]) {
-    map::<V>(x, out, V::exp);
-}
-
-#[inline(always)]
-fn sigmoid_body<V: Lanes>(x: &[f32], out: &mut [f32]) {
-    map::<V>(x, out, V::sigmoid);
-}
-
-#[inline(always)]
-fn silu_body<V: Lanes>(x: &[f32], out: &mut [f32]) {
-    map::<V>(x, out, V::silu);
 }
 
 /// Body of `bf16_to_f32`, for kernels.
@@ -292,16 +309,24 @@ pub(crate) mod tests {
         a.len() == b.len() && a.iter().zip(b).all(same)
     }
 
-    /// Seconds of the fastest of a few runs, after one to warm up.
+    /// Seconds that this thread has run: other work on the machine does not count.
+    fn thread_seconds() -> f64 {
+        let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: the clock exists, and `t` is ours.
+        let failed = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut t) };
+        assert_eq!(failed, 0);
+        t.tv_sec as f64 + t.tv_nsec as f64 * 1e-9
+    }
+
+    /// Seconds of the fastest of some runs, after one to warm up.
     pub(crate) fn seconds(mut f: impl FnMut()) -> f64 {
-        let run = |f: &mut dyn FnMut()| {
-            let start = std::time::Instant::now();
+        let mut run = || {
+            let start = thread_seconds();
             f();
-            start.elapsed().as_secs_f64()
+            thread_seconds() - start
         };
-        let once = run(&mut f);
-        let times = (0.5 / once.max(1e-6)) as usize + 3;
-        (0..times).map(|_| run(&mut f)).fold(f64::INFINITY, f64::min)
+        let count = (0.3 / run().max(1e-6)) as usize + 3;
+        (0..count).map(|_| run()).fold(f64::INFINITY, f64::min)
     }
 
     /// |got − want| in units of the last place of `want`.

@@ -4,7 +4,7 @@ use super::{LANES, Lanes};
 
 /// Implements `Lanes` over as many registers as make 16 lanes, from a module of functions on one register.
 macro_rules! lanes {
-    ($(#[$meta:meta])* $name:ident = [$reg:ty; $n:literal] in $ops:ident) => {
+    ($(#[$meta:meta])* $name:ident = [$reg:ty; $n:literal] in $ops:ident $(with $nibbles:ident)?) => {
         $(#[$meta])*
         #[derive(Clone, Copy)]
         pub struct $name([$reg; $n]);
@@ -23,7 +23,8 @@ macro_rules! lanes {
         impl Lanes for $name {
             lanes!(@binary $n $ops add sub mul div max min);
             lanes!(@unary $n $ops abs pow2);
-            lanes!(@load $n $ops load: [f32; LANES * 1], load_bf16: [u8; LANES * 2], load_codes: [u8; LANES * 1]);
+            lanes!(@load $n $ops load: [f32; LANES], load_bf16: [u8; 2 * LANES], load_codes: [u8; LANES]);
+            $(lanes!(@load $n $ops $nibbles: [u8; LANES / 2]);)?
 
             #[inline(always)]
             fn splat(x: f32) -> Self {
@@ -73,13 +74,13 @@ macro_rules! lanes {
             self
         }
     )+};
-    (@load $n:literal $ops:ident $($op:ident: [$t:ty; LANES * $per_lane:literal]),+) => {$(
+    (@load $n:literal $ops:ident $($op:ident: [$t:ty; $len:expr]),+) => {$(
         #[inline(always)]
-        fn $op(x: &[$t; LANES * $per_lane]) -> Self {
+        fn $op(x: &[$t; $len]) -> Self {
             let mut out = Self::splat(0.0);
             for i in 0..$n {
-                // SAFETY: as for `splat`; register i reads its own share of the array.
-                out.0[i] = unsafe { $ops::$op(x.as_ptr().add(i * Self::WIDTH * $per_lane)) };
+                // SAFETY: as for `splat`; register i reads its own 1 / n of the array.
+                out.0[i] = unsafe { $ops::$op(x.as_ptr().add(i * ($len / $n))) };
             }
             out
         }
@@ -140,7 +141,7 @@ use std::arch::x86_64::{__m256, __m512};
 #[cfg(target_arch = "x86_64")]
 lanes! {
     /// Two registers of 256 bits.
-    Avx2 = [__m256; 2] in avx2
+    Avx2 = [__m256; 2] in avx2 with load_nibbles
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -183,12 +184,27 @@ mod avx2 {
         // SAFETY: the caller's: 8 bytes.
         _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(unsafe { _mm_loadl_epi64(x.cast()) }))
     }
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    pub unsafe fn load_nibbles(x: *const u8) -> __m256 {
+        // SAFETY: the caller's: 4 bytes.
+        let x = _mm_cvtsi32_si128(unsafe { x.cast::<i32>().read_unaligned() });
+        _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(nibbles(x)))
+    }
+    /// Four-bit codes of the low 8 bytes to bytes.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    pub fn nibbles(x: __m128i) -> __m128i {
+        let nibble = _mm_set1_epi8(15);
+        let (even, odd) = (_mm_and_si128(x, nibble), _mm_and_si128(_mm_srli_epi16::<4>(x), nibble));
+        _mm_unpacklo_epi8(even, odd)
+    }
 }
 
 #[cfg(target_arch = "x86_64")]
 lanes! {
     /// One register of 512 bits.
-    Avx512 = [__m512; 1] in avx512
+    Avx512 = [__m512; 1] in avx512 with load_nibbles
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -225,6 +241,13 @@ mod avx512 {
         // SAFETY: the caller's: 16 bytes.
         _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(unsafe { _mm_loadu_si128(x.cast()) }))
     }
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    pub unsafe fn load_nibbles(x: *const u8) -> __m512 {
+        // SAFETY: the caller's: 8 bytes.
+        let codes = super::avx2::nibbles(unsafe { _mm_loadl_epi64(x.cast()) });
+        _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(codes))
+    }
 }
 
 #[cfg(target_arch = "aarch64")]
@@ -233,7 +256,7 @@ use std::arch::aarch64::float32x4_t;
 #[cfg(target_arch = "aarch64")]
 lanes! {
     /// Four registers of 128 bits.
-    Neon = [float32x4_t; 4] in neon
+    Neon = [float32x4_t; 4] in neon with load_nibbles
 }
 
 #[cfg(target_arch = "aarch64")]
@@ -280,5 +303,13 @@ mod neon {
         let four = unsafe { x.cast::<u32>().read_unaligned() };
         let wide = vmovl_u8(vreinterpret_u8_u32(vdup_n_u32(four)));
         vcvtq_f32_u32(vmovl_u16(vget_low_u16(wide)))
+    }
+    #[inline]
+    #[target_feature(enable = "neon")]
+    pub unsafe fn load_nibbles(x: *const u8) -> float32x4_t {
+        // SAFETY: the caller's: 2 bytes, unaligned.
+        let two = vreinterpret_u8_u16(vdup_n_u16(unsafe { x.cast::<u16>().read_unaligned() }));
+        let codes = vzip1_u8(vand_u8(two, vdup_n_u8(15)), vshr_n_u8::<4>(two));
+        vcvtq_f32_u32(vmovl_u16(vget_low_u16(vmovl_u8(codes))))
     }
 }

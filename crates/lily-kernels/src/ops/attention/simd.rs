@@ -146,12 +146,17 @@ fn score<V: Lanes>(tile: &Tile, block: usize, bytes: &[u8], work: &mut Work) {
         convert::<V>(tile, bytes, 0, first, work.chunk);
         for row in (0..rows).filter(|&row| first < tile.seen(row, block)) {
             for head in 0..heads {
+                let query = tile.query(row, head);
                 // Keys past the row's own position are scored with the rest and dropped by `softmax`.
                 let scores = &mut work.scores[(row * heads + head) * KV_BLOCK + first..][..CHUNK];
                 let keys = work.chunk.chunks_exact(KEYS * dim);
                 for (keys, scores) in keys.zip(scores.as_chunks_mut::<KEYS>().0) {
-                    let keys = std::array::from_fn(|i| &keys[i * dim..][..dim]);
-                    *scores = dots::<V, KEYS>(tile.query(row, head), keys).map(|s| s * scale);
+                    let mut each = [keys; KEYS];
+                    for (each, key) in each.iter_mut().zip(keys.chunks_exact(dim)) {
+                        *each = key;
+                    }
+                    *scores = dots::<V, KEYS>(query, each);
+                    scores.iter_mut().for_each(|s| *s *= scale);
                 }
             }
         }
@@ -169,7 +174,11 @@ fn score<V: Lanes>(tile: &Tile, block: usize, bytes: &[u8], work: &mut Work) {
 fn softmax<V: Lanes>(scores: &mut [f32], seen: usize, merge: &mut [f32; 4]) {
     scores[seen..].fill(f32::NEG_INFINITY);
     let runs = &mut scores.as_chunks_mut::<LANES>().0[..seen.div_ceil(LANES)];
-    let max = runs.iter().fold(V::splat(f32::NEG_INFINITY), |max, s| V::load(s).max(max)).max_lane();
+    let mut max = V::splat(f32::NEG_INFINITY);
+    for run in &*runs {
+        max = V::load(run).max(max);
+    }
+    let max = max.max_lane();
     let mut sum = V::splat(0.0);
     for run in runs {
         let e = V::load(run).sub(V::splat(max)).exp();
@@ -213,7 +222,10 @@ fn add_weighted<V: Lanes>(weights: &[f32], chunk: &[f32], values: &mut [f32]) {
     let end = spans.len() * SPAN * LANES;
     for (span, values) in spans.iter_mut().enumerate() {
         let runs = values.as_chunks_mut::<LANES>().0;
-        let mut sums: [V; SPAN] = std::array::from_fn(|i| V::load(&runs[i]));
+        let mut sums = [V::splat(0.0); SPAN];
+        for (sum, values) in sums.iter_mut().zip(&*runs) {
+            *sum = V::load(values);
+        }
         for (p, &weight) in weights.iter().enumerate() {
             let v = chunk[p * dim + span * SPAN * LANES..].as_chunks::<LANES>().0;
             let weight = V::splat(weight);

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::cpu::columns::ColumnsMut;
 use crate::cpu::isa::multiversion;
-use crate::cpu::lanes::{LANES, Lanes};
+use crate::cpu::lanes::{self, LANES, Lanes};
 
 /// One row of some width per token of the step, `stride` elements apart.
 #[derive(Debug, Clone, Copy)]
@@ -85,7 +85,10 @@ fn through_tokens<V: Lanes, const N: usize>(
         let decay = scan.decay.row(token, 1)[0];
         let beta = scan.beta.row(token, 1)[0];
         let seen = decayed_dots::<V, N>(&state, decay, k);
-        let delta: [f32; N] = std::array::from_fn(|i| beta * (v[i] - seen[i]));
+        let mut delta = [0.0; N];
+        for ((delta, v), seen) in delta.iter_mut().zip(v).zip(seen) {
+            *delta = beta * (v - seen);
+        }
         let y = update_dots::<V, N>(&mut state, decay, delta, k, q);
         out.row(token)[first..first + N].copy_from_slice(&y);
     }
@@ -109,7 +112,7 @@ fn decayed_dots<V: Lanes, const N: usize>(state: &[&mut [f32]; N], decay: f32, k
             *sum = sum.add_product(V::load_head(s.as_chunks::<LANES>().1).mul(decay), k);
         }
     }
-    sums.map(V::sum)
+    lanes::sums(sums)
 }
 
 /// s ← decay·s + δ·k, and s·q, of each row.
@@ -142,7 +145,7 @@ fn update_dots<V: Lanes, const N: usize>(
             sums[i] = sums[i].add_product(new, q);
         }
     }
-    sums.map(V::sum)
+    lanes::sums(sums)
 }
 
 #[cfg(test)]
@@ -238,11 +241,23 @@ mod tests {
     #[test]
     #[ignore = "a measurement"]
     fn rates() {
-        let case = Case::new(128, 128);
+        let (dim, rows, tokens) = (128, 128, 64);
+        let (qk, gates, before) = (numbers(2 * dim, 1), [0.9, 0.5], numbers(rows * dim, 2));
+        let every = |data| Strided { data, stride: 0 };
+        let inputs = Scan {
+            tokens: 0..tokens,
+            q: every(&qk[..dim]),
+            k: every(&qk[dim..]),
+            v: every(&before),
+            decay: every(&gates[..1]),
+            beta: every(&gates[1..]),
+            k_dim: dim,
+        };
+        let (mut after, mut y) = (before.clone(), vec![0.0; tokens * rows]);
         for isa in Isa::available() {
-            let time = seconds(|| drop(case.run(isa, TOKENS, 128)));
-            let flops = (7 * TOKENS * 128 * 128) as f64;
-            println!("{:7} gated_delta 128×128: {:6.1} Gflop/s", isa.name(), flops / time / 1e9);
+            let time = seconds(|| scan(isa, &inputs, &before, &mut after, &mut ColumnsMut::new(&mut y, rows)));
+            let flops = (7 * tokens * rows * dim) as f64;
+            println!("{:7} gated_delta {rows}×{dim}: {:6.1} Gflop/s", isa.name(), flops / time / 1e9);
         }
     }
 }

@@ -25,7 +25,10 @@ fn row_body<V: Lanes>(x: &[f32], codes: &mut [i8], scales: &mut [f32], sums: &mu
 #[inline(always)]
 fn group<V: Lanes>(x: &[f32; GROUP], codes: &mut [i8; GROUP]) -> (f32, f32) {
     let runs = x.as_chunks::<LANES>().0;
-    let max = runs.iter().fold(V::splat(0.0), |max, x| V::load(x).abs().max(max));
+    let mut max = V::splat(0.0);
+    for x in runs {
+        max = V::load(x).abs().max(max);
+    }
     let scale = max.max_lane() / 127.0;
     if scale == 0.0 {
         *codes = [0; GROUP];

@@ -1,7 +1,7 @@
 //! A weight row to f32: `scale · code`, then `+ bias`, each rounded; dense elements as they are.
 
 use crate::cpu::isa::multiversion;
-use crate::cpu::lanes::{LANES, Lanes};
+use crate::cpu::lanes::{LANES, Lanes, bf16_to_f32_body};
 use crate::ops::linear::simd::{MatrixBytes, float_at};
 use crate::tensor::{DType, Format};
 
@@ -11,18 +11,26 @@ multiversion! {
 }
 
 #[inline(always)]
-pub(super) fn decode_row_body<V: Lanes>(w: &MatrixBytes, row: usize, out: &mut [f32]) {
+fn decode_row_body<V: Lanes>(w: &MatrixBytes, row: usize, out: &mut [f32]) {
     assert_eq!(out.len(), w.cols);
+    decode_part::<V>(w, row, 0, out);
+}
+
+/// Elements of a row from `first` on; of affine formats, whole groups.
+#[inline(always)]
+pub(super) fn decode_part<V: Lanes>(w: &MatrixBytes, row: usize, first: usize, out: &mut [f32]) {
     let bytes = &w.weight[row * w.row_bytes()..][..w.row_bytes()];
     match w.format {
-        Format::Dense(dtype) => decode_dense::<V>(bytes, dtype, out),
+        Format::Dense(dtype) => {
+            let elements = first * dtype.bytes()..(first + out.len()) * dtype.bytes();
+            decode_dense::<V>(&bytes[elements], dtype, out);
+        }
         Format::Affine { bits, group, scale } => {
             let group = group as usize;
-            let groups = w.cols / group;
+            let at = (row * w.cols + first) / group;
             for (g, out) in out.chunks_exact_mut(group).enumerate() {
-                let at = row * groups + g;
-                let affine = (float_at(w.scales, scale, at), float_at(w.biases, scale, at));
-                decode_group::<V>(bytes, bits, g * group, affine, out);
+                let affine = (float_at(w.scales, scale, at + g), float_at(w.biases, scale, at + g));
+                decode_group::<V>(bytes, bits, first + g * group, affine, out);
             }
         }
     }
@@ -30,54 +38,46 @@ pub(super) fn decode_row_body<V: Lanes>(w: &MatrixBytes, row: usize, out: &mut [
 
 #[inline(always)]
 fn decode_dense<V: Lanes>(bytes: &[u8], dtype: DType, out: &mut [f32]) {
-    let done = match dtype {
-        DType::Bf16 => {
-            let (runs, outs) = (bytes.as_chunks().0, out.as_chunks_mut().0);
-            for (x, out) in runs.iter().zip(outs) {
-                V::load_bf16(x).store(out);
+    match dtype {
+        DType::Bf16 => bf16_to_f32_body::<V>(bytes, out),
+        DType::F32 => {
+            for (x, out) in bytes.as_chunks().0.iter().zip(out) {
+                *out = f32::from_le_bytes(*x);
             }
-            out.len() / LANES * LANES
         }
-        DType::F32 | DType::F16 | DType::U32 | DType::I32 | DType::I8 | DType::U8 => 0,
-    };
-    for (i, out) in out.iter_mut().enumerate().skip(done) {
-        *out = float_at(bytes, dtype, i);
+        DType::F16 => {
+            for (x, out) in bytes.as_chunks().0.iter().zip(out) {
+                *out = f16_to_f32(u16::from_le_bytes(*x));
+            }
+        }
+        DType::U32 | DType::I32 | DType::I8 | DType::U8 => panic!("weights are not {dtype:?}"),
     }
 }
 
 /// The codes of one group, from element `first` of the row on.
 #[inline(always)]
 fn decode_group<V: Lanes>(row: &[u8], bits: u8, first: usize, (scale, bias): (f32, f32), out: &mut [f32]) {
+    let whole = out.len().is_multiple_of(LANES);
     let (scales, biases) = (V::splat(scale), V::splat(bias));
-    let (runs, rest) = out.as_chunks_mut();
-    let end = first + runs.len() * LANES;
-    for (i, out) in runs.iter_mut().enumerate() {
-        V::load_codes(&codes_at(row, bits, first + i * LANES)).mul(scales).add(biases).store(out);
-    }
-    for (i, out) in rest.iter_mut().enumerate() {
-        *out = f32::from(code_at(row, bits, end + i)) * scale + bias;
-    }
-}
-
-/// Sixteen codes of a row.
-#[inline(always)]
-fn codes_at(row: &[u8], bits: u8, first: usize) -> [u8; LANES] {
-    let mut codes = [0; LANES];
     match bits {
-        8 => codes.copy_from_slice(&row[first..first + LANES]),
-        4 if first.is_multiple_of(2) => {
-            let packed = &row[first / 2..first / 2 + LANES / 2];
-            for (codes, byte) in codes.as_chunks_mut::<2>().0.iter_mut().zip(packed) {
-                *codes = [byte & 15, byte >> 4];
+        4 if whole => {
+            let bytes = &row[first / 2..][..out.len() / 2];
+            for (x, out) in bytes.as_chunks().0.iter().zip(out.as_chunks_mut().0) {
+                V::load_nibbles(x).mul(scales).add(biases).store(out);
+            }
+        }
+        8 if whole => {
+            let bytes = &row[first..][..out.len()];
+            for (x, out) in bytes.as_chunks().0.iter().zip(out.as_chunks_mut().0) {
+                V::load_codes(x).mul(scales).add(biases).store(out);
             }
         }
         _ => {
-            for (i, code) in codes.iter_mut().enumerate() {
-                *code = code_at(row, bits, first + i);
+            for (i, out) in out.iter_mut().enumerate() {
+                *out = f32::from(code_at(row, bits, first + i)) * scale + bias;
             }
         }
     }
-    codes
 }
 
 /// Code `i` of a row: `bits` of its little-endian bit stream.

@@ -5,7 +5,7 @@
 use std::ops::Range;
 
 use crate::cpu::columns::ColumnsMut;
-use crate::cpu::isa::multiversion;
+use crate::cpu::isa::{Isa, multiversion};
 use crate::cpu::lanes::{self, LANES, Lanes};
 use crate::ops::linear::simd::decode::code_at;
 use crate::ops::linear::simd::{MatrixBytes, RowMap, float_at};
@@ -20,12 +20,6 @@ const RUN: usize = 8;
 
 /// A group of a tile, unpacked to bytes.
 type TileGroup = [[u8; LANES * RUN]; GROUP / RUN];
-
-/// Bytes of a group's 4-bit codes.
-const PACKED: usize = GROUP / 2;
-
-/// Activation rows that share a load of the tile.
-const BLOCK: usize = 4;
 
 /// Quantized rows.
 #[derive(Debug, Clone, Copy)]
@@ -54,18 +48,29 @@ impl<'a> Activations<'a> {
     }
 }
 
-/// Sixteen weight rows.
+/// Sixteen weight rows, unpacked a chunk of groups at a time.
 struct Tile<'a> {
-    /// `[groups]`: unpacked codes.
+    /// `[up to CHUNK]`.
     codes: &'a mut [TileGroup],
     /// `[groups, 16]`.
     scales: &'a mut [[f32; LANES]],
     /// `[groups, 16]`.
     biases: &'a mut [[f32; LANES]],
+    /// Codes may be above 15.
+    wide: bool,
 }
+
+/// Groups unpacked at a time: 16 KB of codes, which stay in the first-level cache while the rows pass.
+const CHUNK: usize = 16;
+
+/// Activation rows that pass between two unpackings of a chunk.
+const PASS: usize = 64;
 
 /// What an instruction set does better than the portable code here.
 pub(super) trait Int8: Lanes {
+    /// Activation rows that share a load of the tile: 2 or 4, what the registers hold.
+    const ROWS: usize = 2;
+
     /// The exact int32 dots of 16 rows' codes with `R` activation groups, as f32 (exact too: below 2²⁴). `WIDE`: codes
     /// may be above 15.
     #[inline(always)]
@@ -85,7 +90,7 @@ pub(super) trait Int8: Lanes {
     #[inline(always)]
     fn unpack4(rows: &[u8], stride: usize, g: usize, tile: &mut TileGroup) {
         for (c, row) in rows.chunks_exact(stride).enumerate() {
-            let packed = &row[g * PACKED..][..PACKED];
+            let packed = &row[g * GROUP / 2..][..GROUP / 2];
             for (run, bytes) in tile.iter_mut().zip(packed.as_chunks::<{ RUN / 2 }>().0) {
                 for (codes, byte) in run[c * RUN..][..RUN].as_chunks_mut::<2>().0.iter_mut().zip(bytes) {
                     *codes = [byte & 15, byte >> 4];
@@ -114,24 +119,14 @@ impl Int8 for lanes::Scalar {}
 #[cfg(target_arch = "aarch64")]
 impl Int8 for lanes::Neon {}
 
-/// Bytes of scratch for K inputs: a tile's codes, scales and biases.
+/// Bytes of scratch for K inputs: a tile's codes, scales and biases, and sums.
 pub(super) const fn scratch_bytes(cols: usize) -> usize {
-    LANES * (cols + 2 * 4 * cols.div_ceil(GROUP))
+    LANES * (CHUNK * GROUP + 2 * 4 * cols.div_ceil(GROUP) + 4 * PASS)
 }
 
-multiversion! {
-    pub(super) fn matmul(
-        w: &MatrixBytes,
-        x: &Activations,
-        rows: &RowMap,
-        columns: Range<usize>,
-        scratch: &mut [f32],
-        out: &mut ColumnsMut,
-    ) = matmul_body;
-}
-
-#[inline(always)]
-fn matmul_body<V: Int8>(
+/// Every row of `rows` with columns `columns` of the matrix.
+pub(super) fn matmul(
+    isa: Isa,
     w: &MatrixBytes,
     x: &Activations,
     rows: &RowMap,
@@ -142,149 +137,193 @@ fn matmul_body<V: Int8>(
     let Format::Affine { bits, .. } = w.format else {
         return;
     };
-    let mut tile = Tile::new(w.cols / GROUP, scratch);
+    let groups = w.cols / GROUP;
+    let (sums, scratch) = scratch.split_at_mut(PASS * LANES);
+    let sums = sums.as_chunks_mut().0;
+    let mut tile = Tile::new(groups, bits > 4, scratch);
     let mut column = columns.start;
     while column < columns.end {
         // The last tile reaches back, so that it too has 16 rows if the matrix has; what it computes again is dropped.
         let first = column.min(w.rows.saturating_sub(LANES));
         let end = w.rows.min(first + LANES);
         let kept = column - first..end.min(columns.end) - first;
-        let target = Target { at: column - columns.start, kept: kept.clone() };
-        tile.load_affine::<V>(w, first..end);
-        let packed = &w.weight[first * w.row_bytes()..end * w.row_bytes()];
-        if rows.len() == 1 && bits == 4 && end - first == LANES {
-            let row = x.row(rows.input(0), tile.scales.len());
-            let [acc] =
-                accumulate::<V, 1>(&tile, [row], |g| [V::packed_dots4(packed, w.row_bytes(), g, &row.codes[g])]);
-            target.write(acc, out.row(rows.output(0)));
-        } else if bits <= 4 {
-            tile.unpack::<V>(packed, w.row_bytes(), bits);
-            every_row::<V, false>(&tile, x, rows, &target, out);
-        } else {
-            tile.unpack::<V>(packed, w.row_bytes(), bits);
-            every_row::<V, true>(&tile, x, rows, &target, out);
+        let at = column - columns.start..column - columns.start + kept.len();
+        let packed =
+            Packed { rows: &w.weight[first * w.row_bytes()..end * w.row_bytes()], stride: w.row_bytes(), bits };
+        load_affine(isa, &mut tile, w, first..end);
+        for i in (0..rows.len()).step_by(PASS) {
+            let sums = &mut sums[..PASS.min(rows.len() - i)];
+            if sums.len() == 1 && bits == 4 && end - first == LANES {
+                sums[0] = one_packed(isa, &tile, &packed, x.row(rows.input(i), groups));
+            } else {
+                pass(isa, &mut tile, &packed, |r| x.row(rows.input(i + r), groups), sums);
+            }
+            for (r, sums) in sums.iter().enumerate() {
+                out.row(rows.output(i + r))[at.clone()].copy_from_slice(&sums[kept.clone()]);
+            }
         }
         column += kept.len();
     }
 }
 
-/// Which results of a tile are wanted and where they go.
-struct Target {
-    /// First column of the output view.
-    at: usize,
-    /// Lanes of the tile.
-    kept: Range<usize>,
+/// Up to 16 matrix rows as they are stored.
+struct Packed<'a> {
+    rows: &'a [u8],
+    /// Bytes of a row.
+    stride: usize,
+    bits: u8,
 }
 
-impl Target {
-    #[inline(always)]
-    fn write<V: Lanes>(&self, sums: V, row: &mut [f32]) {
-        let mut lanes = [0.0; LANES];
-        sums.store(&mut lanes);
-        row[self.at..][..self.kept.len()].copy_from_slice(&lanes[self.kept.clone()]);
+/// Some activation rows with one tile.
+fn pass<'a>(isa: Isa, tile: &mut Tile, packed: &Packed, row: impl Fn(usize) -> Row<'a>, sums: &mut [[f32; LANES]]) {
+    sums.fill([0.0; LANES]);
+    let at_once = rows_at_once(isa);
+    for first in (0..tile.scales.len()).step_by(CHUNK) {
+        let count = CHUNK.min(tile.scales.len() - first);
+        if packed.bits == 4 && packed.rows.len() == LANES * packed.stride {
+            unpack4(isa, packed, first, &mut tile.codes[..count]);
+        } else {
+            unpack(packed, first, &mut tile.codes[..count]);
+        }
+        let groups = first..first + count;
+        let fours = if at_once == 4 { sums.len() / 4 } else { 0 };
+        let (by_four, rest) = sums.split_at_mut(fours * 4);
+        for (i, sums) in by_four.as_chunks_mut().0.iter_mut().enumerate() {
+            four(isa, tile, groups.clone(), [0, 1, 2, 3].map(|r| row(i * 4 + r)), sums);
+        }
+        let (by_two, last) = rest.as_chunks_mut();
+        let twos = by_two.len();
+        for (i, sums) in by_two.iter_mut().enumerate() {
+            two(isa, tile, groups.clone(), [0, 1].map(|r| row(fours * 4 + i * 2 + r)), sums);
+        }
+        if let [sums] = last.as_chunks_mut().0 {
+            one(isa, tile, groups.clone(), [row(fours * 4 + twos * 2)], sums);
+        }
     }
+}
+
+// A tile's kernels are dispatched one by one: each is then small enough for the compiler to keep its sums in registers.
+multiversion! {
+    fn rows_at_once() -> usize = rows_at_once_body;
+    fn load_affine(tile: &mut Tile, w: &MatrixBytes, rows: Range<usize>) = load_affine_body;
+    fn unpack4(packed: &Packed, first: usize, codes: &mut [TileGroup]) = unpack4_body;
+    fn one_packed(tile: &Tile, packed: &Packed, x: Row) -> [f32; LANES] = one_packed_body;
+    fn one(tile: &Tile, groups: Range<usize>, x: [Row; 1], sums: &mut [[f32; LANES]; 1]) = rows_body[1];
+    fn two(tile: &Tile, groups: Range<usize>, x: [Row; 2], sums: &mut [[f32; LANES]; 2]) = rows_body[2];
+    fn four(tile: &Tile, groups: Range<usize>, x: [Row; 4], sums: &mut [[f32; LANES]; 4]) = rows_body[4];
+}
+
+#[inline(always)]
+const fn rows_at_once_body<V: Int8>() -> usize {
+    V::ROWS
 }
 
 impl<'a> Tile<'a> {
-    fn new(groups: usize, scratch: &'a mut [f32]) -> Self {
+    fn new(groups: usize, wide: bool, scratch: &'a mut [f32]) -> Self {
         let (affine, codes) = scratch.split_at_mut(2 * groups * LANES);
         let (scales, biases) = affine.as_chunks_mut().0.split_at_mut(groups);
         let codes: &mut [u8] = bytemuck::cast_slice_mut(codes);
-        let codes = &mut codes.as_chunks_mut().0.as_chunks_mut().0[..groups];
-        Self { codes, scales, biases }
+        let codes = &mut codes.as_chunks_mut().0.as_chunks_mut().0[..groups.min(CHUNK)];
+        Self { codes, scales, biases, wide }
     }
+}
 
-    /// Scales and biases of some matrix rows.
-    #[inline(always)]
-    fn load_affine<V: Int8>(&mut self, w: &MatrixBytes, rows: Range<usize>) {
-        let Format::Affine { scale, .. } = w.format else {
-            return;
-        };
-        let groups = self.scales.len();
-        let elements = rows.start * groups * scale.bytes()..rows.end * groups * scale.bytes();
-        for (bytes, out) in [(w.scales, &mut *self.scales), (w.biases, &mut *self.biases)] {
-            let bytes = &bytes[elements.clone()];
-            let done = if scale == DType::Bf16 && rows.len() == LANES { V::transpose_bf16(bytes, out) } else { 0 };
-            for (g, out) in out.iter_mut().enumerate().skip(done) {
-                for (c, out) in out[..rows.len()].iter_mut().enumerate() {
-                    *out = float_at(bytes, scale, c * groups + g);
+/// Scales and biases of up to 16 matrix rows.
+#[inline(always)]
+fn load_affine_body<V: Int8>(tile: &mut Tile, w: &MatrixBytes, rows: Range<usize>) {
+    let Format::Affine { scale, .. } = w.format else {
+        return;
+    };
+    let groups = tile.scales.len();
+    let elements = rows.start * groups * scale.bytes()..rows.end * groups * scale.bytes();
+    for (bytes, out) in [(w.scales, &mut *tile.scales), (w.biases, &mut *tile.biases)] {
+        let bytes = &bytes[elements.clone()];
+        let done = if scale == DType::Bf16 && rows.len() == LANES { V::transpose_bf16(bytes, out) } else { 0 };
+        for (g, out) in out.iter_mut().enumerate().skip(done) {
+            for (c, out) in out[..rows.len()].iter_mut().enumerate() {
+                *out = float_at(bytes, scale, c * groups + g);
+            }
+        }
+    }
+}
+
+/// Codes of 16 matrix rows of 4 bits, from group `first` on.
+#[inline(always)]
+fn unpack4_body<V: Int8>(packed: &Packed, first: usize, codes: &mut [TileGroup]) {
+    for (g, codes) in codes.iter_mut().enumerate() {
+        V::unpack4(packed.rows, packed.stride, first + g, codes);
+    }
+}
+
+/// Codes of up to 16 matrix rows of any width, from group `first` on.
+fn unpack(packed: &Packed, first: usize, codes: &mut [TileGroup]) {
+    for (g, tile) in codes.iter_mut().enumerate() {
+        let start = (first + g) * GROUP;
+        for (c, row) in packed.rows.chunks_exact(packed.stride).enumerate() {
+            if packed.bits == 8 {
+                for (run, codes) in tile.iter_mut().zip(row[start..].as_chunks::<RUN>().0) {
+                    run[c * RUN..][..RUN].copy_from_slice(codes);
+                }
+            } else {
+                for i in 0..GROUP {
+                    tile[i / RUN][c * RUN + i % RUN] = code_at(row, packed.bits, start + i);
                 }
             }
         }
     }
+}
 
-    /// Codes of some matrix rows.
-    #[inline(always)]
-    fn unpack<V: Int8>(&mut self, rows: &[u8], stride: usize, bits: u8) {
-        let whole = rows.len() == LANES * stride;
-        for (g, tile) in self.codes.iter_mut().enumerate() {
-            if bits == 4 && whole {
-                V::unpack4(rows, stride, g, tile);
-                continue;
-            }
-            for (c, row) in rows.chunks_exact(stride).enumerate() {
-                for (run, codes) in tile.iter_mut().enumerate() {
-                    let codes = &mut codes[c * RUN..][..RUN];
-                    let first = g * GROUP + run * RUN;
-                    if bits == 8 {
-                        codes.copy_from_slice(&row[first..first + RUN]);
-                        continue;
-                    }
-                    for (i, code) in codes.iter_mut().enumerate() {
-                        *code = code_at(row, bits, first + i);
-                    }
-                }
-            }
-        }
+/// Adds the products of some groups of `R` activation rows with one tile to their sums.
+#[inline(always)]
+fn rows_body<V: Int8, const R: usize>(tile: &Tile, groups: Range<usize>, x: [Row; R], sums: &mut [[f32; LANES]; R]) {
+    if tile.wide {
+        rows_of_width::<V, R, true>(tile, groups, x, sums);
+    } else {
+        rows_of_width::<V, R, false>(tile, groups, x, sums);
     }
 }
 
-/// Every activation row with one tile.
 #[inline(always)]
-fn every_row<V: Int8, const WIDE: bool>(
+fn rows_of_width<V: Int8, const R: usize, const WIDE: bool>(
     tile: &Tile,
-    x: &Activations,
-    rows: &RowMap,
-    target: &Target,
-    out: &mut ColumnsMut,
+    groups: Range<usize>,
+    x: [Row; R],
+    sums: &mut [[f32; LANES]; R],
 ) {
-    let whole = rows.len() / BLOCK * BLOCK;
-    for i in (0..whole).step_by(BLOCK) {
-        some_rows::<V, BLOCK, WIDE>(tile, x, rows, i, target, out);
+    let mut totals = [V::splat(0.0); R];
+    for (total, sums) in totals.iter_mut().zip(&*sums) {
+        *total = V::load(sums);
     }
-    for i in whole..rows.len() {
-        some_rows::<V, 1, WIDE>(tile, x, rows, i, target, out);
-    }
-}
-
-/// `R` activation rows, from computed row `i` on, with one tile.
-#[inline(always)]
-fn some_rows<V: Int8, const R: usize, const WIDE: bool>(
-    tile: &Tile,
-    x: &Activations,
-    rows: &RowMap,
-    i: usize,
-    target: &Target,
-    out: &mut ColumnsMut,
-) {
-    let inputs: [Row; R] = std::array::from_fn(|r| x.row(rows.input(i + r), tile.scales.len()));
-    let sums =
-        accumulate::<V, R>(tile, inputs, |g| V::tile_dots::<R, WIDE>(&tile.codes[g], inputs.map(|x| &x.codes[g])));
-    for (r, sums) in sums.into_iter().enumerate() {
-        target.write(sums, out.row(rows.output(i + r)));
-    }
-}
-
-/// Over the groups in order: `sum += (scale · x_scale) · dot; sum += bias · x_sum`.
-#[inline(always)]
-fn accumulate<V: Lanes, const R: usize>(tile: &Tile, x: [Row; R], dots: impl Fn(usize) -> [V; R]) -> [V; R] {
-    let mut sums = [V::splat(0.0); R];
-    for (g, (scale, bias)) in tile.scales.iter().zip(&*tile.biases).enumerate() {
-        let (scale, bias) = (V::load(scale), V::load(bias));
-        for ((sum, dot), x) in sums.iter_mut().zip(dots(g)).zip(&x) {
-            *sum = sum.add_product(scale.mul(V::splat(x.scales[g])), dot);
-            *sum = sum.add_product(bias, V::splat(x.sums[g]));
+    for (g, tile_codes) in groups.zip(&*tile.codes) {
+        let mut codes = [&x[0].codes[g]; R];
+        for r in 0..R {
+            codes[r] = &x[r].codes[g];
         }
+        add_group(&mut totals, tile, g, V::tile_dots::<R, WIDE>(tile_codes, codes), &x);
     }
+    for (total, sums) in totals.iter().zip(sums) {
+        total.store(sums);
+    }
+}
+
+/// One activation row with 16 rows of 4-bit codes, straight from their bytes.
+#[inline(always)]
+fn one_packed_body<V: Int8>(tile: &Tile, packed: &Packed, x: Row) -> [f32; LANES] {
+    let mut total = [V::splat(0.0)];
+    for (g, codes) in x.codes.iter().enumerate() {
+        add_group(&mut total, tile, g, [V::packed_dots4(packed.rows, packed.stride, g, codes)], &[x]);
+    }
+    let mut sums = [0.0; LANES];
+    total[0].store(&mut sums);
     sums
+}
+
+/// `sum += (scale · x_scale) · dot; sum += bias · x_sum` of group `g`.
+#[inline(always)]
+fn add_group<V: Lanes, const R: usize>(sums: &mut [V; R], tile: &Tile, g: usize, dots: [V; R], x: &[Row; R]) {
+    let (scale, bias) = (V::load(&tile.scales[g]), V::load(&tile.biases[g]));
+    for r in 0..R {
+        sums[r] = sums[r].add_product(scale.mul(V::splat(x[r].scales[g])), dots[r]);
+        sums[r] = sums[r].add_product(bias, V::splat(x[r].sums[g]));
+    }
 }

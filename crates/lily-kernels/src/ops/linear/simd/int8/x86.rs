@@ -1,43 +1,32 @@
 //! AVX2 and AVX-512 VNNI: 4-bit codes to bytes, and the int32 dots of a tile.
+//! The functions here carry no `target_feature`, because only `inline(always)` is sure to bring them into the loop over
+//! the groups; the caller must be compiled for the instruction set, which is the rule of `Lanes`.
 
-use std::arch::x86_64::*;
-
-use super::{GROUP, Int8, LANES, PACKED, RUN, TileGroup};
+use super::{GROUP, Int8, LANES, RUN, TileGroup};
 use crate::cpu::lanes::{Avx2, Avx512};
 
+/// Bytes of a group's 4-bit codes.
+const PACKED: usize = GROUP / 2;
+
 impl Int8 for Avx2 {
+    const ROWS: usize = 2;
+
     #[inline(always)]
     fn tile_dots<const R: usize, const WIDE: bool>(tile: &TileGroup, x: [&[i8; GROUP]; R]) -> [Self; R] {
-        // SAFETY: only code compiled for AVX2 calls methods of `Avx2` (the rule of `Lanes`).
-        unsafe {
-            let low = avx2::half_dots::<R, WIDE>(tile, 0, x);
-            let high = avx2::half_dots::<R, WIDE>(tile, 1, x);
-            std::array::from_fn(|r| Self::from_registers([low[r], high[r]]))
-        }
+        // SAFETY: only code compiled for AVX2 calls methods of `Avx2`.
+        unsafe { avx2::tile_dots::<R, WIDE>(tile, x) }
     }
 
     #[inline(always)]
     fn unpack4(rows: &[u8], stride: usize, g: usize, tile: &mut TileGroup) {
-        for half in 0..2 {
-            // SAFETY: as in `tile_dots`.
-            let codes = unsafe { avx2::codes4(rows, stride, g, half) };
-            for (run, [a, b]) in tile.iter_mut().zip(codes) {
-                let (eight, _) = run[half * LANES / 2 * RUN..].as_chunks_mut::<32>();
-                // SAFETY: as in `tile_dots`; each store is to an array of 32 bytes.
-                unsafe {
-                    _mm256_storeu_si256(eight[0].as_mut_ptr().cast(), a);
-                    _mm256_storeu_si256(eight[1].as_mut_ptr().cast(), b);
-                }
-            }
-        }
+        // SAFETY: as in `tile_dots`.
+        unsafe { avx2::unpack4(rows, stride, g, tile) }
     }
 
     #[inline(always)]
     fn packed_dots4(rows: &[u8], stride: usize, g: usize, x: &[i8; GROUP]) -> Self {
         // SAFETY: as in `tile_dots`.
-        Self::from_registers(unsafe {
-            [avx2::packed_half_dots4(rows, stride, g, 0, x), avx2::packed_half_dots4(rows, stride, g, 1, x)]
-        })
+        unsafe { avx2::packed_dots4(rows, stride, g, x) }
     }
 
     #[inline(always)]
@@ -48,34 +37,24 @@ impl Int8 for Avx2 {
 }
 
 impl Int8 for Avx512 {
+    const ROWS: usize = 4;
+
     #[inline(always)]
     fn tile_dots<const R: usize, const WIDE: bool>(tile: &TileGroup, x: [&[i8; GROUP]; R]) -> [Self; R] {
-        // SAFETY: only code compiled for AVX-512 with VNNI calls methods of `Avx512` (the rule of `Lanes`).
-        unsafe { avx512::dots::<R>(|run| avx512::load(&tile[run]), x) }.map(|d| Self::from_registers([d]))
+        // SAFETY: only code compiled for AVX-512 with VNNI calls methods of `Avx512`.
+        unsafe { avx512::tile_dots::<R>(tile, x) }
     }
 
     #[inline(always)]
     fn unpack4(rows: &[u8], stride: usize, g: usize, tile: &mut TileGroup) {
         // SAFETY: as in `tile_dots`.
-        let codes = unsafe { avx512::codes4(rows, stride, g) };
-        for (run, [a, b]) in tile.iter_mut().zip(codes) {
-            let (sixteen, _) = run.as_chunks_mut::<64>();
-            // SAFETY: as in `tile_dots`; each store is to an array of 64 bytes.
-            unsafe {
-                _mm512_storeu_si512(sixteen[0].as_mut_ptr().cast(), a);
-                _mm512_storeu_si512(sixteen[1].as_mut_ptr().cast(), b);
-            }
-        }
+        unsafe { avx512::unpack4(rows, stride, g, tile) }
     }
 
     #[inline(always)]
     fn packed_dots4(rows: &[u8], stride: usize, g: usize, x: &[i8; GROUP]) -> Self {
         // SAFETY: as in `tile_dots`.
-        let [dots] = unsafe {
-            let codes = avx512::codes4(rows, stride, g);
-            avx512::dots::<1>(|run| codes[run], [x])
-        };
-        Self::from_registers([dots])
+        unsafe { avx512::packed_dots4(rows, stride, g, x) }
     }
 
     #[inline(always)]
@@ -85,247 +64,391 @@ impl Int8 for Avx512 {
     }
 }
 
-/// Address of the 16-byte half `half` of group `g` of row `row`.
+/// Asserts that 16 rows of at least `g + 1` packed groups are there.
 #[inline(always)]
-fn packed_at(rows: &[u8], stride: usize, g: usize, row: usize, half: usize) -> *const __m128i {
-    rows.as_ptr().wrapping_add(row * stride + g * PACKED + half * 16).cast()
+fn check_packed(rows: &[u8], stride: usize, g: usize) {
+    assert!(rows.len() == LANES * stride && (g + 1) * PACKED <= stride, "a tile of 4-bit codes");
 }
 
-/// Eight codes of an activation group.
+/// Eight codes of an activation group, as one number to broadcast.
 #[inline(always)]
 fn run_of(x: &[i8; GROUP], run: usize) -> i64 {
-    i64::from_ne_bytes(x.as_chunks().0[run].map(|code| code as u8))
+    let codes = &x.as_chunks::<RUN>().0[run];
+    i64::from_ne_bytes(codes.map(|code| code as u8))
 }
 
 mod avx2 {
+    use std::arch::x86_64::*;
+
     use super::*;
 
-    /// The codes of 8 rows (half `half` of the 16) of group `g`: for each run of 8 codes, rows 0–3 and rows 4–7.
-    /// Every row's 32 bytes are 8 dwords of 8 codes; the dwords are transposed, then split into bytes.
-    #[inline]
-    #[target_feature(enable = "avx2")]
-    pub fn codes4(rows: &[u8], stride: usize, g: usize, half: usize) -> [[__m256i; 2]; GROUP / RUN] {
-        assert!(rows.len() == LANES * stride && (g + 1) * PACKED <= stride);
-        let zero = _mm256_setzero_si256();
-        let mut out = [[zero; 2]; GROUP / RUN];
-        for piece in 0..2 {
-            // Lanes hold rows 0, 1, 4, 5 and 2, 3, 6, 7: the split into bytes then leaves rows 0–3 and 4–7 together.
-            let pair = |row: usize| {
-                let row = half * LANES / 2 + row;
-                // SAFETY: by the assertion, 16 bytes of group g of rows `row` and `row + 2` lie in `rows`.
+    /// A run's codes of 16 rows, four rows a register.
+    type Run = [__m256i; 4];
+
+    /// A quarter of a group (16 codes) of 8 rows: dword q of every row's 16 bytes, for q = 0 … 3. Lanes hold rows 0, 1, 4, 5
+    /// and 2, 3, 6, 7: `split` then leaves rows 0–3 and 4–7 together.
+    ///
+    /// # Safety
+    /// AVX2; `at` + 16 bytes of each of the 8 rows, `stride` apart, can be read.
+    #[inline(always)]
+    unsafe fn dwords(at: *const u8, stride: usize) -> [__m256i; 4] {
+        // SAFETY: the caller's.
+        unsafe {
+            let row = |row: usize| _mm_loadu_si128(at.add(row * stride).cast());
+            let pair = |r: usize| _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(row(r)), row(r + 2));
+            let (a, b, c, d) = (pair(0), pair(1), pair(4), pair(5));
+            let (ab, cd) = (_mm256_unpacklo_epi32(a, b), _mm256_unpacklo_epi32(c, d));
+            let (ab_high, cd_high) = (_mm256_unpackhi_epi32(a, b), _mm256_unpackhi_epi32(c, d));
+            [
+                _mm256_unpacklo_epi64(ab, cd),
+                _mm256_unpackhi_epi64(ab, cd),
+                _mm256_unpacklo_epi64(ab_high, cd_high),
+                _mm256_unpackhi_epi64(ab_high, cd_high),
+            ]
+        }
+    }
+
+    /// A dword of 8 packed codes per row to bytes: rows 0–3 and 4–7.
+    ///
+    /// # Safety
+    /// AVX2.
+    #[inline(always)]
+    unsafe fn split(dwords: __m256i) -> [__m256i; 2] {
+        // SAFETY: the caller's.
+        unsafe {
+            let nibble = _mm256_set1_epi8(15);
+            let even = _mm256_and_si256(dwords, nibble);
+            let odd = _mm256_and_si256(_mm256_srli_epi16::<4>(dwords), nibble);
+            [_mm256_unpacklo_epi8(even, odd), _mm256_unpackhi_epi8(even, odd)]
+        }
+    }
+
+    /// # Safety
+    /// AVX2.
+    #[inline(always)]
+    pub unsafe fn unpack4(rows: &[u8], stride: usize, g: usize, tile: &mut TileGroup) {
+        check_packed(rows, stride, g);
+        for half in 0..2 {
+            for piece in 0..2 {
+                // SAFETY: inside the 16 rows, as checked; the stores fill 64 of a run's 128 bytes.
                 unsafe {
-                    let (low, high) =
-                        (packed_at(rows, stride, g, row, piece), packed_at(rows, stride, g, row + 2, piece));
-                    _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(_mm_loadu_si128(low)), _mm_loadu_si128(high))
-                }
-            };
-            let quads = transpose4([pair(0), pair(1), pair(4), pair(5)]);
-            for (out, dwords) in out[piece * 4..].iter_mut().zip(quads) {
-                let nibble = _mm256_set1_epi8(15);
-                let even = _mm256_and_si256(dwords, nibble);
-                let odd = _mm256_and_si256(_mm256_srli_epi16::<4>(dwords), nibble);
-                *out = [_mm256_unpacklo_epi8(even, odd), _mm256_unpackhi_epi8(even, odd)];
-            }
-        }
-        out
-    }
-
-    /// 4×4 dwords in each 128-bit lane.
-    #[inline]
-    #[target_feature(enable = "avx2")]
-    fn transpose4([a, b, c, d]: [__m256i; 4]) -> [__m256i; 4] {
-        let (ab, cd) = (_mm256_unpacklo_epi32(a, b), _mm256_unpacklo_epi32(c, d));
-        let (ab_high, cd_high) = (_mm256_unpackhi_epi32(a, b), _mm256_unpackhi_epi32(c, d));
-        [
-            _mm256_unpacklo_epi64(ab, cd),
-            _mm256_unpackhi_epi64(ab, cd),
-            _mm256_unpacklo_epi64(ab_high, cd_high),
-            _mm256_unpackhi_epi64(ab_high, cd_high),
-        ]
-    }
-
-    /// Dots of half a tile (8 rows) with `R` activation groups.
-    #[inline]
-    #[target_feature(enable = "avx2")]
-    pub fn half_dots<const R: usize, const WIDE: bool>(
-        tile: &TileGroup,
-        half: usize,
-        x: [&[i8; GROUP]; R],
-    ) -> [__m256; R] {
-        let eight = |run: usize| {
-            let (arrays, _) = tile[run][half * LANES / 2 * RUN..].as_chunks::<32>();
-            [load(&arrays[0]), load(&arrays[1])]
-        };
-        let nibble = _mm256_set1_epi8(15);
-        if !WIDE {
-            return small_dots(eight, x).map(|d| _mm256_cvtepi32_ps(d));
-        }
-        // Products of codes above 15 could overflow int16, so the two halves of a code go apart.
-        let low = small_dots(|run| eight(run).map(|w| _mm256_and_si256(w, nibble)), x);
-        let high = small_dots(|run| eight(run).map(|w| _mm256_and_si256(_mm256_srli_epi16::<4>(w), nibble)), x);
-        std::array::from_fn(|r| _mm256_cvtepi32_ps(_mm256_add_epi32(low[r], _mm256_slli_epi32::<4>(high[r]))))
-    }
-
-    /// Int32 dots of 8 rows, whose codes are at most 15, with `R` activation groups. `eight` gives a run's codes of rows
-    /// 0–3 and 4–7. Int16 holds the sum of a group: 16 products of at most 15·128.
-    #[inline]
-    #[target_feature(enable = "avx2")]
-    fn small_dots<const R: usize>(eight: impl Fn(usize) -> [__m256i; 2], x: [&[i8; GROUP]; R]) -> [__m256i; R] {
-        let mut sums = [[_mm256_setzero_si256(); 2]; R];
-        for run in 0..GROUP / RUN {
-            let rows = eight(run);
-            for (sums, x) in sums.iter_mut().zip(x) {
-                let x = _mm256_set1_epi64x(run_of(x, run));
-                for (sum, rows) in sums.iter_mut().zip(rows) {
-                    *sum = _mm256_add_epi16(*sum, _mm256_maddubs_epi16(rows, x));
+                    let at = rows.as_ptr().add(half * 8 * stride + g * PACKED + piece * 16);
+                    let dwords = dwords(at, stride);
+                    for q in 0..4 {
+                        let [low, high] = split(dwords[q]);
+                        let run = tile[piece * 4 + q].as_mut_ptr().add(half * 64);
+                        _mm256_storeu_si256(run.cast(), low);
+                        _mm256_storeu_si256(run.add(32).cast(), high);
+                    }
                 }
             }
         }
-        let ones = _mm256_set1_epi16(1);
-        sums.map(|[a, b]| {
-            // Two partial sums a row; adding neighbours leaves rows 0, 1, 4, 5 | 2, 3, 6, 7.
-            let pairs = _mm256_hadd_epi32(_mm256_madd_epi16(a, ones), _mm256_madd_epi16(b, ones));
-            _mm256_permute4x64_epi64::<0b11_01_10_00>(pairs)
-        })
     }
 
-    /// Dots of 8 rows of 4-bit codes, straight from their bytes, with one activation group.
-    #[inline]
-    #[target_feature(enable = "avx2")]
-    pub fn packed_half_dots4(rows: &[u8], stride: usize, g: usize, half: usize, x: &[i8; GROUP]) -> __m256 {
-        let codes = codes4(rows, stride, g, half);
-        let [dots] = small_dots(|run| codes[run], [x]);
-        _mm256_cvtepi32_ps(dots)
+    /// # Safety
+    /// AVX2.
+    #[inline(always)]
+    pub unsafe fn packed_dots4(rows: &[u8], stride: usize, g: usize, x: &[i8; GROUP]) -> Avx2 {
+        check_packed(rows, stride, g);
+        // SAFETY: inside the 16 rows, as checked.
+        unsafe {
+            let at = rows.as_ptr().add(g * PACKED);
+            let [a, b] = packed_half_sums(at, stride, x);
+            let [c, d] = packed_half_sums(at.add(8 * stride), stride, x);
+            to_f32(totals([a, b, c, d]))
+        }
     }
 
-    /// See `Int8::transpose_bf16`; 8 groups at a time.
-    #[inline]
-    #[target_feature(enable = "avx2")]
-    pub fn transpose_bf16(bytes: &[u8], out: &mut [[f32; LANES]]) -> usize {
+    /// Int16 sums of 8 rows of 4-bit codes.
+    ///
+    /// # Safety
+    /// AVX2; `at` + 32 bytes of each of the 8 rows, `stride` apart, can be read.
+    #[inline(always)]
+    unsafe fn packed_half_sums(at: *const u8, stride: usize, x: &[i8; GROUP]) -> [__m256i; 2] {
+        // SAFETY: the caller's.
+        unsafe {
+            let mut sums = [_mm256_setzero_si256(); 2];
+            for piece in 0..2 {
+                for (q, dwords) in dwords(at.add(piece * 16), stride).iter().enumerate() {
+                    let x = _mm256_set1_epi64x(run_of(x, piece * 4 + q));
+                    let [low, high] = split(*dwords);
+                    sums = [add_products(sums[0], low, x), add_products(sums[1], high, x)];
+                }
+            }
+            sums
+        }
+    }
+
+    /// # Safety
+    /// AVX2.
+    #[inline(always)]
+    pub unsafe fn tile_dots<const R: usize, const WIDE: bool>(tile: &TileGroup, x: [&[i8; GROUP]; R]) -> [Avx2; R] {
+        // SAFETY: the caller's; the loads take a run's 128 bytes.
+        unsafe {
+            let zero = _mm256_setzero_si256();
+            let (mut low, mut high) = ([[zero; 4]; R], [[zero; 4]; R]);
+            for (run, codes) in tile.iter().enumerate() {
+                let mut rows = [zero; 4];
+                for (i, rows) in rows.iter_mut().enumerate() {
+                    *rows = _mm256_loadu_si256(codes.as_ptr().add(i * 32).cast());
+                }
+                if WIDE {
+                    // Products of codes above 15 could overflow int16, so the two halves of a code go apart.
+                    let nibble = _mm256_set1_epi8(15);
+                    let mut tops = rows;
+                    for (rows, tops) in rows.iter_mut().zip(&mut tops) {
+                        *tops = _mm256_and_si256(_mm256_srli_epi16::<4>(*rows), nibble);
+                        *rows = _mm256_and_si256(*rows, nibble);
+                    }
+                    add_run(&mut high, tops, run, x);
+                }
+                add_run(&mut low, rows, run, x);
+            }
+            let mut dots = [Avx2::from_registers([_mm256_setzero_ps(); 2]); R];
+            for (r, dot) in dots.iter_mut().enumerate() {
+                let (mut sums, tops) = (totals(low[r]), totals(high[r]));
+                for (sum, top) in sums.iter_mut().zip(tops) {
+                    *sum = _mm256_add_epi32(*sum, _mm256_slli_epi32::<4>(top));
+                }
+                *dot = to_f32(sums);
+            }
+            dots
+        }
+    }
+
+    /// Adds one run of 16 rows to the sums of every activation group.
+    ///
+    /// # Safety
+    /// AVX2.
+    #[inline(always)]
+    unsafe fn add_run<const R: usize>(sums: &mut [Run; R], rows: Run, run: usize, x: [&[i8; GROUP]; R]) {
+        for r in 0..R {
+            // SAFETY: the caller's.
+            unsafe {
+                let x = _mm256_set1_epi64x(run_of(x[r], run));
+                for i in 0..4 {
+                    sums[r][i] = add_products(sums[r][i], rows[i], x);
+                }
+            }
+        }
+    }
+
+    /// Adds products of codes up to 15, in neighbouring pairs, to int16 sums. A group's 16 products of at most 15·128 fit.
+    ///
+    /// # Safety
+    /// AVX2.
+    #[inline(always)]
+    unsafe fn add_products(sums: __m256i, codes: __m256i, x: __m256i) -> __m256i {
+        // SAFETY: the caller's.
+        unsafe { _mm256_add_epi16(sums, _mm256_maddubs_epi16(codes, x)) }
+    }
+
+    /// Four int16 sums a row, four rows a register, to one int32 a row.
+    ///
+    /// # Safety
+    /// AVX2.
+    #[inline(always)]
+    unsafe fn totals([a, b, c, d]: Run) -> [__m256i; 2] {
+        // SAFETY: the caller's.
+        unsafe {
+            let ones = _mm256_set1_epi16(1);
+            let pairs = |sums| _mm256_madd_epi16(sums, ones);
+            // Rows 0, 1, 4, 5 | 2, 3, 6, 7, then in order.
+            let low = _mm256_hadd_epi32(pairs(a), pairs(b));
+            let high = _mm256_hadd_epi32(pairs(c), pairs(d));
+            [_mm256_permute4x64_epi64::<0b11_01_10_00>(low), _mm256_permute4x64_epi64::<0b11_01_10_00>(high)]
+        }
+    }
+
+    /// # Safety
+    /// AVX2.
+    #[inline(always)]
+    unsafe fn to_f32([low, high]: [__m256i; 2]) -> Avx2 {
+        // SAFETY: the caller's.
+        Avx2::from_registers(unsafe { [_mm256_cvtepi32_ps(low), _mm256_cvtepi32_ps(high)] })
+    }
+
+    /// # Safety
+    /// AVX2.
+    #[inline(always)]
+    pub unsafe fn transpose_bf16(bytes: &[u8], out: &mut [[f32; LANES]]) -> usize {
         let groups = out.len();
         assert_eq!(bytes.len(), LANES * groups * 2);
         let (eights, _) = out.as_chunks_mut::<8>();
         for (i, eight) in eights.iter_mut().enumerate() {
             for half in 0..2 {
-                let row = |row: usize| {
-                    let first = ((half * 8 + row) * groups + i * 8) * 2;
-                    // SAFETY: 8 groups of this row lie in `bytes`, by the assertion and `i` < groups / 8.
-                    unsafe { _mm_loadu_si128(bytes.as_ptr().add(first).cast()) }
-                };
-                let columns = transpose8([row(0), row(1), row(2), row(3), row(4), row(5), row(6), row(7)]);
-                for (out, column) in eight.iter_mut().zip(columns) {
-                    let wide = _mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(column));
-                    // SAFETY: 8 of the 16 elements, from 0 or 8 on.
-                    unsafe { _mm256_storeu_ps(out.as_mut_ptr().add(half * 8), _mm256_castsi256_ps(wide)) };
+                // SAFETY: 8 groups, from group 8·i on, of 8 rows of `groups` each; the stores fill half of 16 elements.
+                unsafe {
+                    let at = bytes.as_ptr().add((half * 8 * groups + i * 8) * 2);
+                    for (out, column) in eight.iter_mut().zip(&transpose8(at, groups * 2)) {
+                        let wide = _mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(*column));
+                        _mm256_storeu_ps(out.as_mut_ptr().add(half * 8), _mm256_castsi256_ps(wide));
+                    }
                 }
             }
         }
         eights.len() * 8
     }
 
-    /// 8×8 words.
-    #[inline]
-    #[target_feature(enable = "avx2")]
-    fn transpose8(r: [__m128i; 8]) -> [__m128i; 8] {
-        let quads = |a, b, c, d| {
-            let (low_ab, high_ab) = (_mm_unpacklo_epi16(a, b), _mm_unpackhi_epi16(a, b));
-            let (low_cd, high_cd) = (_mm_unpacklo_epi16(c, d), _mm_unpackhi_epi16(c, d));
-            [
-                _mm_unpacklo_epi32(low_ab, low_cd),
-                _mm_unpackhi_epi32(low_ab, low_cd),
-                _mm_unpacklo_epi32(high_ab, high_cd),
-                _mm_unpackhi_epi32(high_ab, high_cd),
-            ]
-        };
-        let (low, high) = (quads(r[0], r[1], r[2], r[3]), quads(r[4], r[5], r[6], r[7]));
-        let pair = |i: usize| [_mm_unpacklo_epi64(low[i], high[i]), _mm_unpackhi_epi64(low[i], high[i])];
-        let [[a, b], [c, d], [e, f], [g, h]] = [pair(0), pair(1), pair(2), pair(3)];
-        [a, b, c, d, e, f, g, h]
-    }
-
-    #[inline]
-    #[target_feature(enable = "avx2")]
-    fn load(bytes: &[u8; 32]) -> __m256i {
-        // SAFETY: 32 bytes, at any alignment.
-        unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) }
+    /// Transposes 8×8 words, rows `stride` bytes apart.
+    ///
+    /// # Safety
+    /// AVX2; 16 bytes of each row can be read.
+    #[inline(always)]
+    unsafe fn transpose8(at: *const u8, stride: usize) -> [__m128i; 8] {
+        // SAFETY: the caller's.
+        unsafe {
+            let row = |row: usize| _mm_loadu_si128(at.add(row * stride).cast());
+            let quads = |r: usize| {
+                let (a, b, c, d) = (row(r), row(r + 1), row(r + 2), row(r + 3));
+                let (ab, cd) = (_mm_unpacklo_epi16(a, b), _mm_unpacklo_epi16(c, d));
+                let (ab_high, cd_high) = (_mm_unpackhi_epi16(a, b), _mm_unpackhi_epi16(c, d));
+                [
+                    _mm_unpacklo_epi32(ab, cd),
+                    _mm_unpackhi_epi32(ab, cd),
+                    _mm_unpacklo_epi32(ab_high, cd_high),
+                    _mm_unpackhi_epi32(ab_high, cd_high),
+                ]
+            };
+            let (low, high) = (quads(0), quads(4));
+            let mut out = [_mm_setzero_si128(); 8];
+            for i in 0..4 {
+                out[2 * i] = _mm_unpacklo_epi64(low[i], high[i]);
+                out[2 * i + 1] = _mm_unpackhi_epi64(low[i], high[i]);
+            }
+            out
+        }
     }
 }
 
 mod avx512 {
+    use std::arch::x86_64::*;
+
     use super::*;
 
-    /// The codes of 16 rows of group `g`: for each run of 8 codes, rows 0–7 and rows 8–15. As in `avx2`, twice as wide.
-    #[inline]
-    #[target_feature(enable = "avx512f,avx512bw")]
-    pub fn codes4(rows: &[u8], stride: usize, g: usize) -> [[__m512i; 2]; GROUP / RUN] {
-        assert!(rows.len() == LANES * stride && (g + 1) * PACKED <= stride);
-        let mut out = [[_mm512_setzero_si512(); 2]; GROUP / RUN];
-        for piece in 0..2 {
-            // 128-bit lane l holds rows 2l, 2l + 1, 8 + 2l, 9 + 2l: the split into bytes leaves rows 0–7 and 8–15 together.
-            let four = |row: usize| {
-                let at = |lane: usize| packed_at(rows, stride, g, row + 2 * lane, piece);
-                // SAFETY: by the assertion, 16 bytes of group g of rows `row`, `row` + 2, + 4 and + 6 lie in `rows`.
-                unsafe {
-                    let lanes = _mm512_castsi128_si512(_mm_loadu_si128(at(0)));
-                    let lanes = _mm512_inserti32x4::<1>(lanes, _mm_loadu_si128(at(1)));
-                    let lanes = _mm512_inserti32x4::<2>(lanes, _mm_loadu_si128(at(2)));
-                    _mm512_inserti32x4::<3>(lanes, _mm_loadu_si128(at(3)))
-                }
+    /// As in `avx2`, of 16 rows. 128-bit lane l holds rows 2l, 2l + 1, 8 + 2l, 9 + 2l: `split` then leaves rows 0–7 and
+    /// 8–15 together.
+    ///
+    /// # Safety
+    /// AVX-512 F; `at` + 16 bytes of each of the 16 rows, `stride` apart, can be read.
+    #[inline(always)]
+    unsafe fn dwords(at: *const u8, stride: usize) -> [__m512i; 4] {
+        // SAFETY: the caller's.
+        unsafe {
+            let row = |row: usize| _mm_loadu_si128(at.add(row * stride).cast());
+            let four = |r: usize| {
+                let lanes = _mm512_castsi128_si512(row(r));
+                let lanes = _mm512_inserti32x4::<1>(lanes, row(r + 2));
+                let lanes = _mm512_inserti32x4::<2>(lanes, row(r + 4));
+                _mm512_inserti32x4::<3>(lanes, row(r + 6))
             };
-            let quads = transpose4([four(0), four(1), four(8), four(9)]);
-            for (out, dwords) in out[piece * 4..].iter_mut().zip(quads) {
-                let nibble = _mm512_set1_epi8(15);
-                let even = _mm512_and_si512(dwords, nibble);
-                let odd = _mm512_and_si512(_mm512_srli_epi16::<4>(dwords), nibble);
-                *out = [_mm512_unpacklo_epi8(even, odd), _mm512_unpackhi_epi8(even, odd)];
-            }
+            let (a, b, c, d) = (four(0), four(1), four(8), four(9));
+            let (ab, cd) = (_mm512_unpacklo_epi32(a, b), _mm512_unpacklo_epi32(c, d));
+            let (ab_high, cd_high) = (_mm512_unpackhi_epi32(a, b), _mm512_unpackhi_epi32(c, d));
+            [
+                _mm512_unpacklo_epi64(ab, cd),
+                _mm512_unpackhi_epi64(ab, cd),
+                _mm512_unpacklo_epi64(ab_high, cd_high),
+                _mm512_unpackhi_epi64(ab_high, cd_high),
+            ]
         }
-        out
     }
 
-    /// 4×4 dwords in each 128-bit lane.
-    #[inline]
-    #[target_feature(enable = "avx512f")]
-    fn transpose4([a, b, c, d]: [__m512i; 4]) -> [__m512i; 4] {
-        let (ab, cd) = (_mm512_unpacklo_epi32(a, b), _mm512_unpacklo_epi32(c, d));
-        let (ab_high, cd_high) = (_mm512_unpackhi_epi32(a, b), _mm512_unpackhi_epi32(c, d));
-        [
-            _mm512_unpacklo_epi64(ab, cd),
-            _mm512_unpackhi_epi64(ab, cd),
-            _mm512_unpacklo_epi64(ab_high, cd_high),
-            _mm512_unpackhi_epi64(ab_high, cd_high),
-        ]
+    /// A dword of 8 packed codes per row to bytes: rows 0–7 and 8–15.
+    ///
+    /// # Safety
+    /// AVX-512 F and BW.
+    #[inline(always)]
+    unsafe fn split(dwords: __m512i) -> [__m512i; 2] {
+        // SAFETY: the caller's.
+        unsafe {
+            let nibble = _mm512_set1_epi8(15);
+            let even = _mm512_and_si512(dwords, nibble);
+            let odd = _mm512_and_si512(_mm512_srli_epi16::<4>(dwords), nibble);
+            [_mm512_unpacklo_epi8(even, odd), _mm512_unpackhi_epi8(even, odd)]
+        }
     }
 
-    /// Int32 dots, as f32, of 16 rows with `R` activation groups; `sixteen` gives a run's codes of rows 0–7 and 8–15.
-    #[inline]
-    #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
-    pub fn dots<const R: usize>(sixteen: impl Fn(usize) -> [__m512i; 2], x: [&[i8; GROUP]; R]) -> [__m512; R] {
-        let mut sums = [[_mm512_setzero_si512(); 2]; R];
-        for run in 0..GROUP / RUN {
-            let rows = sixteen(run);
-            for (sums, x) in sums.iter_mut().zip(x) {
-                let x = _mm512_set1_epi64(run_of(x, run));
-                for (sum, rows) in sums.iter_mut().zip(rows) {
-                    *sum = _mm512_dpbusd_epi32(*sum, rows, x);
+    /// # Safety
+    /// AVX-512 F and BW.
+    #[inline(always)]
+    pub unsafe fn unpack4(rows: &[u8], stride: usize, g: usize, tile: &mut TileGroup) {
+        check_packed(rows, stride, g);
+        for piece in 0..2 {
+            // SAFETY: inside the 16 rows, as checked; the stores fill a run's 128 bytes.
+            unsafe {
+                let at = rows.as_ptr().add(g * PACKED + piece * 16);
+                for (run, dwords) in tile[piece * 4..].iter_mut().zip(&dwords(at, stride)) {
+                    let [low, high] = split(*dwords);
+                    _mm512_storeu_si512(run.as_mut_ptr().cast(), low);
+                    _mm512_storeu_si512(run.as_mut_ptr().add(64).cast(), high);
                 }
             }
         }
-        let order = _mm512_setr_epi32(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15);
-        sums.map(|[a, b]| {
-            // Two partial sums a row; adding neighbours leaves rows 2l, 2l + 1, 8 + 2l, 9 + 2l in 128-bit lane l.
+    }
+
+    /// # Safety
+    /// AVX-512 F, BW and VNNI.
+    #[inline(always)]
+    pub unsafe fn packed_dots4(rows: &[u8], stride: usize, g: usize, x: &[i8; GROUP]) -> Avx512 {
+        check_packed(rows, stride, g);
+        // SAFETY: inside the 16 rows, as checked.
+        unsafe {
+            let mut sums = [_mm512_setzero_si512(); 2];
+            for piece in 0..2 {
+                let at = rows.as_ptr().add(g * PACKED + piece * 16);
+                for (q, dwords) in dwords(at, stride).iter().enumerate() {
+                    let x = _mm512_set1_epi64(run_of(x, piece * 4 + q));
+                    let [low, high] = split(*dwords);
+                    sums[0] = _mm512_dpbusd_epi32(sums[0], low, x);
+                    sums[1] = _mm512_dpbusd_epi32(sums[1], high, x);
+                }
+            }
+            totals(sums)
+        }
+    }
+
+    /// Codes may take all of a byte: VNNI adds in int32.
+    ///
+    /// # Safety
+    /// AVX-512 F, BW and VNNI.
+    #[inline(always)]
+    pub unsafe fn tile_dots<const R: usize>(tile: &TileGroup, x: [&[i8; GROUP]; R]) -> [Avx512; R] {
+        // SAFETY: the caller's; the loads take a run's 128 bytes.
+        unsafe {
+            let mut sums = [[_mm512_setzero_si512(); 2]; R];
+            for (run, codes) in tile.iter().enumerate() {
+                let codes = codes.as_ptr();
+                let (low, high) = (_mm512_loadu_si512(codes.cast()), _mm512_loadu_si512(codes.add(64).cast()));
+                for r in 0..R {
+                    let x = _mm512_set1_epi64(run_of(x[r], run));
+                    sums[r][0] = _mm512_dpbusd_epi32(sums[r][0], low, x);
+                    sums[r][1] = _mm512_dpbusd_epi32(sums[r][1], high, x);
+                }
+            }
+            let mut dots = [Avx512::from_registers([_mm512_setzero_ps()]); R];
+            for (dot, sums) in dots.iter_mut().zip(&sums) {
+                *dot = totals(*sums);
+            }
+            dots
+        }
+    }
+
+    /// Two int32 sums a row, eight rows a register, to one f32 a row.
+    ///
+    /// # Safety
+    /// AVX-512 F.
+    #[inline(always)]
+    unsafe fn totals([a, b]: [__m512i; 2]) -> Avx512 {
+        // SAFETY: the caller's.
+        unsafe {
+            // Adding neighbours leaves rows 2l, 2l + 1, 8 + 2l, 9 + 2l in 128-bit lane l.
             let (a, b) = (_mm512_castsi512_ps(a), _mm512_castsi512_ps(b));
             let first = _mm512_castps_si512(_mm512_shuffle_ps::<0b10_00_10_00>(a, b));
             let second = _mm512_castps_si512(_mm512_shuffle_ps::<0b11_01_11_01>(a, b));
-            _mm512_cvtepi32_ps(_mm512_permutexvar_epi32(order, _mm512_add_epi32(first, second)))
-        })
-    }
-
-    /// A run of an unpacked tile.
-    #[inline]
-    #[target_feature(enable = "avx512f")]
-    pub fn load(run: &[u8; LANES * RUN]) -> [__m512i; 2] {
-        // SAFETY: two loads of 64 bytes from an array of 128.
-        unsafe { [_mm512_loadu_si512(run.as_ptr().cast()), _mm512_loadu_si512(run.as_ptr().add(64).cast())] }
+            let order = _mm512_setr_epi32(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15);
+            let dots = _mm512_permutexvar_epi32(order, _mm512_add_epi32(first, second));
+            Avx512::from_registers([_mm512_cvtepi32_ps(dots)])
+        }
     }
 }
