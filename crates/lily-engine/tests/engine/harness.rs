@@ -26,7 +26,7 @@ pub fn demo_options(precision: Precision) -> EngineOptions {
     EngineOptions { precision, ..EngineOptions::new(ModelSource::Embedded(support::DEMO)) }
 }
 
-/// A model without text, with room for 4,096 positions.
+/// A model without text, with room for 16,384 positions.
 pub fn runtime(source: ModelSource, precision: Precision) -> Runtime {
     runtime_on(source, precision, CpuBackend::new(None).unwrap())
 }
@@ -34,7 +34,7 @@ pub fn runtime(source: ModelSource, precision: Precision) -> Runtime {
 /// The same on a given device.
 pub fn runtime_on(source: ModelSource, precision: Precision, device: CpuBackend) -> Runtime {
     let mut checkpoint = Checkpoint::open(&source).unwrap();
-    Runtime::load(&mut checkpoint, Box::new(device), 4096, precision, Switches::default()).unwrap()
+    Runtime::load(&mut checkpoint, Box::new(device), 16_384, precision, Switches::default()).unwrap()
 }
 
 /// The demo model without text.
