@@ -1,5 +1,5 @@
 //! The whole engine on real checkpoints: goldens, behaviour, byte equality, memory.
-#![allow(clippy::unwrap_used, reason = "all of this is test code")]
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "all of this is test code, and it shows what it measured")]
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -225,8 +225,8 @@ mod avx512 {
     #[inline]
     #[target_feature(enable = "avx512f")]
     pub fn sum(a: __m512) -> f32 {
-        let high = _mm512_castpd_ps(_mm512_castpd256_pd512(_mm512_extractf64x4_pd::<1>(_mm512_castps_pd(a))));
-        super::avx2::sum(_mm256_add_ps(_mm512_castps512_ps256(a), _mm512_castps512_ps256(high)))
+        let high = _mm256_castpd_ps(_mm512_extractf64x4_pd::<1>(_mm512_castps_pd(a)));
+        super::avx2::sum(_mm256_add_ps(_mm512_castps512_ps256(a), high))
     }
     #[inline]
     #[target_feature(enable = "avx512f")]

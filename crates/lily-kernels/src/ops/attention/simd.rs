@@ -64,6 +64,9 @@ const KEYS: usize = 4;
 /// The tile's rows of `out`, `[T, heads_per_kv_head·head_dim]`: the columns of this KV head's query heads.
 pub fn attend(isa: Isa, tile: &Tile, scratch: &mut Scratch, out: &mut ColumnsMut) {
     assert_eq!(out.width(), tile.heads() * tile.layer.head_dim);
+    if tile.rows.is_empty() {
+        return;
+    }
     tile_of_rows(isa, tile, scratch.f32s(), out);
 }
 

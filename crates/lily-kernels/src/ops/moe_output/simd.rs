@@ -27,9 +27,9 @@ pub fn run(isa: Isa, pool: &Pool, op: &MoeOutput, x: &Inputs, out: &mut [f32]) {
         for (t, out) in range.zip(part.chunks_exact_mut(cols)) {
             combine(&x.experts[t * top_k * cols..][..top_k * cols], &x.weights[t * top_k..][..top_k], out);
             add_gated(isa, &x.shared[t * cols..][..cols], x.gate[t], out);
-            // `a + b` with b in place: addition commutes to the bit.
+            // The residual comes second here and first in `add`: addition commutes to the bit.
             for (o, &r) in out.iter_mut().zip(&x.residual[t * cols..][..cols]) {
-                *o = r + *o;
+                *o += r;
             }
         }
     });

@@ -250,7 +250,7 @@ fn every_f16_is_decoded() {
 #[test]
 #[ignore = "a measurement"]
 fn rates() {
-    let cases = [(8192, 2048, 1), (2048, 2048, 1), (2048, 2048, 4), (2048, 2048, 64)];
+    let cases = [(8192, 2048, 1), (256, 2048, 1), (2048, 2048, 1), (2048, 2048, 4), (2048, 2048, 64)];
     let kinds = [(true, 4), (true, 8), (false, 4), (false, 8)];
     for isa in Isa::available().skip(1) {
         for ((int8, bits), (n, k, rows)) in kinds.into_iter().flat_map(|kind| cases.map(|case| (kind, case))) {
