@@ -50,6 +50,9 @@ fn shares(precision: Precision) -> BTreeMap<String, (usize, usize)> {
     let mut tally: BTreeMap<String, (usize, usize)> = BTreeMap::new();
     for case in read("cases.json").as_array().unwrap() {
         let done = run(&mut engine, case);
+        if !as_expected(&done, &case["expected"]) {
+            println!("{}: {done:?} instead of {}", case["task"], case["expected"]);
+        }
         let (right, all) = tally.entry(case["task"].as_str().unwrap().to_owned()).or_default();
         *right += usize::from(as_expected(&done, &case["expected"]));
         *all += 1;
