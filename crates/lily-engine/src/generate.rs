@@ -74,11 +74,13 @@ impl Turn<'_, '_> {
     ) -> Result<Completion, EngineError> {
         let started = Instant::now();
         let cached_tokens = self.session.len();
+        let budget = self.budget(prompt.ids.len(), request);
+        self.session.reserve_tokens(prompt.ids.len() + budget);
         self.send(Event::Start { prompt_tokens: prompt.ids.len(), cached_tokens });
         let prefilled = self.prefill(prompt)?;
         let prefill_ms = started.elapsed().as_secs_f64() * 1e3;
         let mut collected = Collected::default();
-        let mut tokens = Vec::new();
+        let mut tokens = Vec::with_capacity(budget);
         let finish_reason = if prefilled {
             self.decode(prompt.ids.len(), request, &mut tokens, &mut |turn, id| {
                 let events = answer.push(id);
@@ -154,8 +156,7 @@ impl Turn<'_, '_> {
         tokens: &mut Vec<u32>,
         on_token: &mut dyn FnMut(&mut Self, u32),
     ) -> Result<FinishReason, EngineError> {
-        let room = self.limits.context_length - prompt_tokens;
-        let budget = request.max_tokens.map_or(room, |max| max.min(room));
+        let budget = self.budget(prompt_tokens, request);
         loop {
             if tokens.len() >= budget {
                 return Ok(FinishReason::Length);
@@ -176,6 +177,12 @@ impl Turn<'_, '_> {
                 self.runtime.stepper.decode(&mut [self.session], &next, true)?;
             }
         }
+    }
+
+    /// Most tokens that the request may generate.
+    fn budget(&self, prompt_tokens: usize, request: &Request) -> usize {
+        let room = self.limits.context_length - prompt_tokens;
+        request.max_tokens.map_or(room, |max| max.min(room))
     }
 
     fn sampling(&self, request: &Request, position: usize) -> SamplingInputs {
