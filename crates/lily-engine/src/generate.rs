@@ -7,7 +7,7 @@ use std::time::Instant;
 use lily_kernels::inputs::SamplingInputs;
 use lily_kernels::plan::Logits;
 
-use crate::engine::EngineError;
+use crate::error::EngineError;
 use crate::request::{CancelToken, Completion, Event, EventSink, FinishReason, Request, Timings, ToolCall, Usage};
 use crate::runtime::Runtime;
 use crate::session::Session;

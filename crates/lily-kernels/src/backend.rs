@@ -8,9 +8,7 @@ use crate::op::Op;
 use crate::plan::Plan;
 use crate::tensor::{Space, Tensor};
 
-/// A device buffer: a sequence's recurrent state, a snapshot, the KV block pool.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, PartialOrd, Ord)]
-pub struct BufferId(pub u32);
+pub use crate::tensor::BufferId;
 
 /// A compiled plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
