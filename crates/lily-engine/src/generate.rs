@@ -4,6 +4,7 @@
 use std::ops::ControlFlow;
 use std::time::Instant;
 
+use lily_kernels::backend::DeviceError;
 use lily_kernels::inputs::SamplingInputs;
 use lily_kernels::plan::Logits;
 
@@ -77,7 +78,11 @@ impl Turn<'_, '_> {
         let budget = self.budget(prompt.ids.len(), request);
         self.session.reserve_tokens(prompt.ids.len() + budget);
         self.send(Event::Start { prompt_tokens: prompt.ids.len(), cached_tokens });
-        let prefilled = self.prefill(prompt)?;
+        // A chunk may take seconds, so a cancellation is looked for inside it; a decode step is short enough.
+        self.runtime.stepper.backend.interrupt_by(Some(self.cancel.flag()));
+        let prefilled = self.prefill(prompt);
+        self.runtime.stepper.backend.interrupt_by(None);
+        let prefilled = prefilled?;
         let prefill_ms = started.elapsed().as_secs_f64() * 1e3;
         let mut collected = Collected::default();
         let mut tokens = Vec::with_capacity(budget);
@@ -141,8 +146,11 @@ impl Turn<'_, '_> {
             let at = self.session.len();
             let end = chunk_end(at, total, prompt.stable, self.limits.prefill_chunk);
             let logits = if end == total { Logits::Last } else { Logits::None };
-            self.runtime.stepper.prefill(self.session, &prompt.ids[at..end], logits)?;
-            self.keep_snapshot()?;
+            match self.runtime.stepper.prefill(self.session, &prompt.ids[at..end], logits) {
+                Ok(()) => self.keep_snapshot()?,
+                Err(DeviceError::Interrupted) => return Ok(false),
+                Err(error) => return Err(error.into()),
+            }
             self.send(Event::Prefill { done: end, total });
         }
         Ok(!self.stopped())
