@@ -7,15 +7,10 @@ macro_rules! lanes {
     ($(#[$meta:meta])* $name:ident = [$reg:ty; $n:literal] in $ops:ident $(with $nibbles:ident)?) => {
         $(#[$meta])*
         #[derive(Clone, Copy)]
-        pub struct $name([$reg; $n]);
-
-        impl $name {
-            /// From registers, the first lanes first.
-            #[inline(always)]
-            pub const fn from_registers(registers: [$reg; $n]) -> Self {
-                Self(registers)
-            }
-        }
+        pub struct $name(
+            /// The first lanes first.
+            pub [$reg; $n],
+        );
 
         impl Lanes for $name {
             lanes!(@binary $n $ops add sub mul div max min);
