@@ -1,47 +1,28 @@
 //! The whole engine behind one door: opens a model, owns the device and the sessions, runs requests.
 //! One thread owns an `Engine`; `schedule.rs` queues for it.
 
-use std::path::PathBuf;
-
-use lily_kernels::backend::{Backend, DeviceError};
+use lily_kernels::backend::Backend;
 use lily_kernels::cpu::CpuBackend;
 use lily_kernels::op::Counts;
 use lily_kernels::plan::{Logits, Phase, PlanKey, Program};
 
-use crate::checkpoint::{Checkpoint, CheckpointError, Declared};
+use crate::checkpoint::{Checkpoint, Declared};
 use crate::generate::{Limits, PromptIds, Turn};
-use crate::model::config::{Config, ConfigError};
+use crate::model::config::Config;
 use crate::model::memory::MemoryLayout;
 use crate::model::qwen3_5::Qwen3_5;
 use crate::model::weights::Weights;
 use crate::request::{CancelToken, Completion, EventSink, Prompt, Request, RequestError, SamplingParams};
 use crate::runtime::Runtime;
-use crate::session::OutOfBlocks;
-use crate::text::{Codec, TextError};
+use crate::text::Codec;
 
+pub use crate::checkpoint::{EmbeddedModel, ModelSource};
+pub use crate::error::EngineError;
 pub use lily_kernels::plan::Precision;
 pub use lily_kernels::switches::{SWITCHES, Switches};
 
 /// Bytes of snapshots that one session may keep.
 const SNAPSHOT_BYTES: usize = 512 << 20;
-
-/// Where the model comes from.
-#[derive(Debug, Clone)]
-pub enum ModelSource {
-    /// A folder with `config.json`, `*.safetensors`, `tokenizer.json`, ...
-    Folder(PathBuf),
-    /// Files compiled into the program.
-    Embedded(EmbeddedModel),
-}
-
-/// A model whose files are part of the program.
-#[derive(Debug, Clone, Copy)]
-pub struct EmbeddedModel {
-    /// Shown to users.
-    pub name: &'static str,
-    /// `(file name, bytes)`.
-    pub files: &'static [(&'static str, &'static [u8])],
-}
 
 /// How to open a model.
 #[derive(Debug, Clone)]
@@ -91,32 +72,6 @@ pub struct ModelInfo {
     pub device: String,
     /// One sentence each (unknown tensors, ...).
     pub warnings: Vec<String>,
-}
-
-/// Why an engine call failed.
-#[derive(Debug, thiserror::Error)]
-pub enum EngineError {
-    /// The caller's mistake.
-    #[error(transparent)]
-    Request(#[from] RequestError),
-    /// The model's files.
-    #[error(transparent)]
-    Checkpoint(#[from] CheckpointError),
-    /// The model's config.
-    #[error(transparent)]
-    Config(#[from] ConfigError),
-    /// The model's tokenizer or template.
-    #[error(transparent)]
-    Text(TextError),
-    /// The options.
-    #[error("{0}")]
-    Options(String),
-    /// The cache.
-    #[error(transparent)]
-    Cache(#[from] OutOfBlocks),
-    /// The device.
-    #[error(transparent)]
-    Device(#[from] DeviceError),
 }
 
 /// A loaded model with its device, plans and sessions.

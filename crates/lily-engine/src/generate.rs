@@ -4,10 +4,11 @@
 use std::ops::ControlFlow;
 use std::time::Instant;
 
+use lily_kernels::backend::DeviceError;
 use lily_kernels::inputs::SamplingInputs;
 use lily_kernels::plan::Logits;
 
-use crate::engine::EngineError;
+use crate::error::EngineError;
 use crate::request::{CancelToken, Completion, Event, EventSink, FinishReason, Request, Timings, ToolCall, Usage};
 use crate::runtime::Runtime;
 use crate::session::Session;
@@ -74,11 +75,17 @@ impl Turn<'_, '_> {
     ) -> Result<Completion, EngineError> {
         let started = Instant::now();
         let cached_tokens = self.session.len();
+        let budget = self.budget(prompt.ids.len(), request);
+        self.session.reserve_tokens(prompt.ids.len() + budget);
         self.send(Event::Start { prompt_tokens: prompt.ids.len(), cached_tokens });
-        let prefilled = self.prefill(prompt)?;
+        // A chunk may take seconds, so a cancellation is looked for inside it; a decode step is short enough.
+        self.runtime.stepper.backend.interrupt_by(Some(self.cancel.flag()));
+        let prefilled = self.prefill(prompt);
+        self.runtime.stepper.backend.interrupt_by(None);
+        let prefilled = prefilled?;
         let prefill_ms = started.elapsed().as_secs_f64() * 1e3;
         let mut collected = Collected::default();
-        let mut tokens = Vec::new();
+        let mut tokens = Vec::with_capacity(budget);
         let finish_reason = if prefilled {
             self.decode(prompt.ids.len(), request, &mut tokens, &mut |turn, id| {
                 let events = answer.push(id);
@@ -139,8 +146,11 @@ impl Turn<'_, '_> {
             let at = self.session.len();
             let end = chunk_end(at, total, prompt.stable, self.limits.prefill_chunk);
             let logits = if end == total { Logits::Last } else { Logits::None };
-            self.runtime.stepper.prefill(self.session, &prompt.ids[at..end], logits)?;
-            self.keep_snapshot()?;
+            match self.runtime.stepper.prefill(self.session, &prompt.ids[at..end], logits) {
+                Ok(()) => self.keep_snapshot()?,
+                Err(DeviceError::Interrupted) => return Ok(false),
+                Err(error) => return Err(error.into()),
+            }
             self.send(Event::Prefill { done: end, total });
         }
         Ok(!self.stopped())
@@ -154,8 +164,7 @@ impl Turn<'_, '_> {
         tokens: &mut Vec<u32>,
         on_token: &mut dyn FnMut(&mut Self, u32),
     ) -> Result<FinishReason, EngineError> {
-        let room = self.limits.context_length - prompt_tokens;
-        let budget = request.max_tokens.map_or(room, |max| max.min(room));
+        let budget = self.budget(prompt_tokens, request);
         loop {
             if tokens.len() >= budget {
                 return Ok(FinishReason::Length);
@@ -176,6 +185,12 @@ impl Turn<'_, '_> {
                 self.runtime.stepper.decode(&mut [self.session], &next, true)?;
             }
         }
+    }
+
+    /// Most tokens that the request may generate.
+    fn budget(&self, prompt_tokens: usize, request: &Request) -> usize {
+        let room = self.limits.context_length - prompt_tokens;
+        request.max_tokens.map_or(room, |max| max.min(room))
     }
 
     fn sampling(&self, request: &Request, position: usize) -> SamplingInputs {

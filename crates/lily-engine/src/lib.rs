@@ -13,3 +13,4 @@ pub mod session; // 7 what a conversation keeps on the device
 pub mod runtime; // 8 a model on a device: steps and sessions
 pub mod generate; // 9 the loop: prefill, decode, events
 pub mod engine; // the door: opens a model, owns device and sessions
+pub mod error; // why any of it may fail

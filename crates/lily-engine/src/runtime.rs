@@ -9,7 +9,7 @@ use lily_kernels::plan::Precision;
 use lily_kernels::switches::Switches;
 
 use crate::checkpoint::Checkpoint;
-use crate::engine::EngineError;
+use crate::error::EngineError;
 use crate::model::memory::MemoryLayout;
 use crate::model::qwen3_5::Qwen3_5;
 use crate::model::weights::Weights;

@@ -1,6 +1,7 @@
 //! What a device offers, at the grain of a whole plan. One virtual call a step; no call per op.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use crate::inputs::StepInputs;
 use crate::mapped::MappedFile;
@@ -8,9 +9,7 @@ use crate::op::Op;
 use crate::plan::Plan;
 use crate::tensor::{Space, Tensor};
 
-/// A device buffer: a sequence's recurrent state, a snapshot, the KV block pool.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, PartialOrd, Ord)]
-pub struct BufferId(pub u32);
+pub use crate::tensor::BufferId;
 
 /// A compiled plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -39,6 +38,10 @@ pub enum DeviceError {
         /// What is missing.
         reason: String,
     },
+    /// The step was given up because the interrupt flag was set. Nothing that it wrote is current: the state half that
+    /// it read is whole, and cache rows past a sequence's length are never read.
+    #[error("the step was interrupted")]
+    Interrupted,
     /// Worker threads could not be started.
     #[error("cannot start worker threads: {0}")]
     Threads(std::io::Error),
@@ -105,6 +108,10 @@ pub trait Backend: Send {
     /// # Errors
     /// The device failed.
     fn submit(&mut self, executable: ExecutableId, inputs: &StepInputs) -> Result<Ticket, DeviceError>;
+
+    /// A flag that makes a running step end early with `DeviceError::Interrupted`, where the device can; looked at
+    /// until the next call. `None` lets steps run to their end.
+    fn interrupt_by(&mut self, flag: Option<Arc<AtomicBool>>);
 
     /// Waits for a step.
     ///

@@ -1,8 +1,8 @@
 //! Everything of a step that changes from step to step: token ids, positions, lengths, block tables, sampling.
 //! Filled by the engine into preallocated vectors; nothing here is baked into a plan.
 
-use crate::backend::BufferId;
 use crate::op::{Counts, Rows};
+use crate::tensor::BufferId;
 
 /// Positions in one KV block.
 pub const KV_BLOCK: usize = 256;

@@ -76,6 +76,10 @@ pub struct Matrix {
     pub affine: Option<(FileSlice, FileSlice)>,
 }
 
+/// A device buffer: a sequence's recurrent state, a snapshot, the KV block pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, PartialOrd, Ord)]
+pub struct BufferId(pub u32);
+
 /// Where an operand lives. Virtual: what each name stands for is settled when a step is submitted, so that
 /// nothing per-step is baked into a dispatch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -10,7 +10,7 @@ use lily_kernels::mapped::MappedFile;
 
 use super::CheckpointError;
 use super::cache::repository_of;
-use crate::engine::{EmbeddedModel, ModelSource};
+use super::{EmbeddedModel, ModelSource};
 
 /// Flat: no name holds a path separator.
 #[derive(Debug, Clone)]

@@ -11,6 +11,7 @@ mod layout;
 mod open;
 mod quantization;
 mod shards;
+mod source;
 mod tensors;
 
 use lily_kernels::tensor::Matrix;
@@ -20,6 +21,7 @@ pub use declared::Declared;
 pub use error::CheckpointError;
 pub use open::Checkpoint;
 pub use quantization::{AffineParams, Quantization, Stated};
+pub use source::{EmbeddedModel, ModelSource};
 
 /// Where a model takes its tensors from.
 ///

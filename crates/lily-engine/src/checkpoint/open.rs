@@ -8,10 +8,10 @@ use lily_kernels::mapped::MappedFile;
 use lily_kernels::tensor::FileSlice;
 
 use super::CheckpointError;
+use super::ModelSource;
 use super::files::ModelFiles;
 use super::quantization::Quantization;
 use super::shards::Shards;
-use crate::engine::ModelSource;
 use crate::model::config::{Config, GenerationConfig, union};
 
 /// A model's files, opened and checked against each other. Weights are mapped, not read.

@@ -126,6 +126,7 @@ impl Session {
         inputs.state = self.state;
         inputs.state_half = self.half;
         inputs.block_table.clear();
+        inputs.block_table.reserve(self.blocks.capacity());
         inputs.block_table.extend_from_slice(&self.blocks);
     }
 

@@ -195,3 +195,31 @@ fn seeded_sampling_is_the_same_with_and_without_earlier_traffic() {
     let other_seed = Request { sampling: SamplingParams { seed: 8, ..sampling }, ..story };
     assert_ne!(run(&mut busy, &other_seed).tokens, alone.tokens, "another seed draws differently");
 }
+
+/// The demo model in a folder, its data section moved by `shift` bytes (spaces at the end of the header).
+fn shifted(shift: usize) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, bytes) in DEMO.files {
+        let mut bytes = bytes.to_vec();
+        if *name == "model.safetensors" {
+            let header = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+            bytes.splice(8 + header..8 + header, std::iter::repeat_n(b' ', shift));
+            bytes[..8].copy_from_slice(&((header + shift) as u64).to_le_bytes());
+        }
+        std::fs::write(folder.path().join(name), bytes).unwrap();
+    }
+    folder
+}
+
+#[test]
+fn weights_at_any_byte_offset_give_the_same_bytes() {
+    let ids = tokens(40);
+    for precision in BOTH {
+        let want = logits(&mut harness::demo_runtime(precision), &ids, 32);
+        for shift in 0..8 {
+            let folder = shifted(shift);
+            let mut runtime = harness::folder(folder.path(), precision);
+            assert_same(&logits(&mut runtime, &ids, 32), &want, &format!("{precision:?}, shifted by {shift}"));
+        }
+    }
+}

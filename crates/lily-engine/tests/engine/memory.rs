@@ -151,3 +151,24 @@ fn options_out_of_range_are_refused() {
         assert_eq!(Engine::open(&options).err().unwrap().to_string(), sentence);
     }
 }
+
+/// A chunk may take seconds on a large model: a cancellation ends it in the middle, as if it had never begun.
+#[test]
+fn cancellation_ends_a_chunk_in_the_middle_and_leaves_no_trace() {
+    let options = EngineOptions { prefill_chunk: 8192, ..harness::demo_options(Precision::Fast) };
+    let mut engine = Engine::open(&options).unwrap();
+    let request = raw((0..6000).map(|i| 300 + i * 7 % 500).collect(), Some(3));
+    let cancel = CancelToken::default();
+    let stopped = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(std::time::Duration::from_millis(60));
+            cancel.cancel();
+        });
+        engine.generate(&request, &cancel, &mut go).unwrap()
+    });
+    assert_eq!((stopped.finish_reason, stopped.tokens.len()), (FinishReason::Cancelled, 0));
+    let done = engine.generate(&request, &CancelToken::default(), &mut go).unwrap();
+    assert_eq!(done.usage.cached_tokens, 0, "the chunk was not finished");
+    let cold = Engine::open(&options).unwrap().generate(&request, &CancelToken::default(), &mut go).unwrap();
+    assert_eq!(done.tokens, cold.tokens);
+}

@@ -18,7 +18,7 @@ macro_rules! demo_file {
 }
 
 /// The demo model as the program embeds it.
-pub const DEMO: EmbeddedModel = EmbeddedModel {
+pub static DEMO: EmbeddedModel = EmbeddedModel {
     name: "lily-demo",
     files: &[
         demo_file!("config.json"),

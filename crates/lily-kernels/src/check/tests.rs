@@ -87,6 +87,9 @@ impl Backend for Faulty {
     fn discard(&mut self, executable: ExecutableId) {
         self.inner.discard(executable);
     }
+    fn interrupt_by(&mut self, flag: Option<Arc<std::sync::atomic::AtomicBool>>) {
+        self.inner.interrupt_by(flag);
+    }
     fn wait(&mut self, ticket: Ticket) -> Result<(), DeviceError> {
         self.inner.wait(ticket)
     }

@@ -13,6 +13,7 @@ mod step; // one step's view of device memory
 
 use std::cell::UnsafeCell;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use self::buffer::Buffer;
 use self::isa::Isa;
@@ -96,6 +97,7 @@ pub struct CpuBackend {
     memory: Memory,
     plans: Vec<Option<Arc<Plan>>>,
     steps: u64,
+    interrupt: Option<Arc<AtomicBool>>,
 }
 
 impl CpuBackend {
@@ -116,7 +118,7 @@ impl CpuBackend {
         let pool = Pool::new(threads.unwrap_or_else(cores).max(1)).map_err(DeviceError::Threads)?;
         let scratch = (0..pool.threads()).map(|_| Scratch::new()).collect();
         let memory = Memory { scratch: UnsafeCell::new(scratch), ..Memory::default() };
-        Ok(Self { isa, pool, memory, plans: Vec::new(), steps: 0 })
+        Ok(Self { isa, pool, memory, plans: Vec::new(), steps: 0, interrupt: None })
     }
 
     fn plan(&self, executable: ExecutableId) -> Arc<Plan> {
@@ -271,10 +273,17 @@ impl Backend for CpuBackend {
         self.begin(&plan, inputs);
         let step = Step::new(&mut self.memory, inputs);
         for dispatch in &plan.dispatches {
+            if self.interrupt.as_ref().is_some_and(|flag| flag.load(Ordering::Relaxed)) {
+                return Err(DeviceError::Interrupted);
+            }
             lower::run(&step, self.isa, &self.pool, &dispatch.op);
         }
         self.steps += 1;
         Ok(Ticket(self.steps))
+    }
+
+    fn interrupt_by(&mut self, flag: Option<Arc<AtomicBool>>) {
+        self.interrupt = flag;
     }
 
     fn wait(&mut self, ticket: Ticket) -> Result<(), DeviceError> {

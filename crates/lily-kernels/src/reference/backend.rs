@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use super::memory::Memory;
 use super::run::{DispatchTouch, run_observed};
@@ -99,6 +100,9 @@ impl Backend for ReferenceBackend {
         self.submitted += 1;
         Ok(Ticket(self.submitted))
     }
+
+    /// Runs every step to its end: it is for small steps.
+    fn interrupt_by(&mut self, _flag: Option<Arc<AtomicBool>>) {}
 
     fn wait(&mut self, ticket: Ticket) -> Result<(), DeviceError> {
         assert!(ticket.0 <= self.submitted, "a ticket comes from submit");

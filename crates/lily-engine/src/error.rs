@@ -1,0 +1,35 @@
+//! Why an engine call failed: one enum over the errors of the parts.
+
+use lily_kernels::backend::DeviceError;
+
+use crate::checkpoint::CheckpointError;
+use crate::model::config::ConfigError;
+use crate::request::RequestError;
+use crate::session::OutOfBlocks;
+use crate::text::TextError;
+
+/// Why an engine call failed.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// The caller's mistake.
+    #[error(transparent)]
+    Request(#[from] RequestError),
+    /// The model's files.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    /// The model's config.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The model's tokenizer or template.
+    #[error(transparent)]
+    Text(TextError),
+    /// The options.
+    #[error("{0}")]
+    Options(String),
+    /// The cache.
+    #[error(transparent)]
+    Cache(#[from] OutOfBlocks),
+    /// The device.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+}
