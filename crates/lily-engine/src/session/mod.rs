@@ -65,6 +65,11 @@ impl Session {
         self.tokens.len()
     }
 
+    /// KV blocks that it holds.
+    fn num_blocks(&self) -> usize {
+        self.blocks.len()
+    }
+
     /// Whether nothing was computed yet.
     pub fn is_empty(&self) -> bool {
         self.tokens.is_empty()
@@ -91,19 +96,22 @@ impl Session {
                 }
             }
             self.tokens.truncate(len);
-            let keep = len.div_ceil(KV_BLOCK);
-            pool.give(&self.blocks.split_off(keep));
             self.snapshots.truncate(backend, len);
         }
+        self.give_spare(pool);
     }
 
-    /// Keeps the state as it is now, within `budget` bytes for this session's snapshots.
-    ///
-    /// # Errors
-    /// The device has no memory for it.
-    pub fn snapshot(&mut self, backend: &mut dyn Backend, budget: usize) -> Result<(), DeviceError> {
+    /// Gives back the room that `reserve` made and no step used.
+    fn give_spare(&mut self, pool: &mut BlockPool) {
+        let used = self.len().div_ceil(KV_BLOCK);
+        pool.give(&self.blocks[used..]);
+        self.blocks.truncate(used);
+    }
+
+    /// Keeps the state as it is now, if `budget` bytes for this session's snapshots and the device have room for it.
+    pub fn snapshot(&mut self, backend: &mut dyn Backend, budget: usize) {
         let from = (self.state, self.half * self.state_bytes);
-        self.snapshots.keep(backend, self.tokens.len(), from, self.state_bytes, budget)
+        self.snapshots.keep(backend, self.tokens.len(), from, self.state_bytes, budget);
     }
 
     /// Makes room in the cache for `more` positions.
