@@ -96,7 +96,7 @@ impl Turn<'_, '_> {
         };
         let events = answer.finish();
         self.forward(events, &mut collected);
-        self.keep_snapshot()?;
+        self.keep_snapshot();
         Ok(Completion {
             content: collected.content,
             reasoning: collected.reasoning,
@@ -130,8 +130,8 @@ impl Turn<'_, '_> {
         self.closed || self.cancel.is_cancelled()
     }
 
-    fn keep_snapshot(&mut self) -> Result<(), EngineError> {
-        Ok(self.session.snapshot(&mut *self.runtime.stepper.backend, self.limits.snapshot_bytes)?)
+    fn keep_snapshot(&mut self) {
+        self.session.snapshot(&mut *self.runtime.stepper.backend, self.limits.snapshot_bytes);
     }
 
     /// Computes what the session lacks of the prompt; `false` if cancelled on the way.
@@ -147,7 +147,7 @@ impl Turn<'_, '_> {
             let end = chunk_end(at, total, prompt.stable, self.limits.prefill_chunk);
             let logits = if end == total { Logits::Last } else { Logits::None };
             match self.runtime.stepper.prefill(self.session, &prompt.ids[at..end], logits) {
-                Ok(()) => self.keep_snapshot()?,
+                Ok(()) => self.keep_snapshot(),
                 Err(DeviceError::Interrupted) => return Ok(false),
                 Err(error) => return Err(error.into()),
             }

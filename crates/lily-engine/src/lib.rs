@@ -11,6 +11,6 @@ pub mod model; // 5 config, weights, the math
 pub mod step; // 6 plan key → plan; step inputs; run
 pub mod session; // 7 what a conversation keeps on the device
 pub mod runtime; // 8 a model on a device: steps and sessions
-pub mod generate; // 9 the loop: prefill, decode, events
+mod generate; // 9 the loop: prefill, decode, events
 pub mod engine; // the door: opens a model, owns device and sessions
 pub mod error; // why any of it may fail

@@ -24,7 +24,7 @@ pub struct Runtime {
     /// Runs steps.
     pub stepper: Stepper,
     /// Holds sessions and KV blocks.
-    pub store: Store,
+    store: Store,
 }
 
 impl Runtime {

@@ -195,6 +195,7 @@ impl Stepper {
     /// The device failed.
     pub fn sample(&mut self, sampling: &[SamplingInputs], tokens: &mut [u32]) -> Result<(), DeviceError> {
         assert_eq!(sampling.len(), tokens.len());
+        assert_eq!(sampling.len(), self.inputs.outputs.len(), "one token for each output row of the last step");
         let executable = self.compiled(self.key(Program::Sample, Phase::Decode, tokens.len(), Logits::Last))?;
         self.inputs.sampling.clear();
         self.inputs.sampling.extend_from_slice(sampling);

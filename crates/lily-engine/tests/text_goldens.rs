@@ -3,17 +3,16 @@
 
 use std::borrow::Cow;
 use std::fs;
-use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use lily_engine::request::{ChatPrompt, Prompt};
 use lily_engine::text::{ChatTemplate, Codec, TextError, Tokenizer};
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
+use support::{root, shared};
 
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
+#[path = "support/mod.rs"]
+mod support;
 
 fn read(path: impl AsRef<Path>) -> Vec<u8> {
     fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.as_ref().display()))
@@ -31,24 +30,9 @@ fn codec(folder: &Path) -> Codec {
     Codec::open(&|name| fs::read(folder.join(name)).ok().map(Cow::Owned)).unwrap()
 }
 
-/// The full tokenizer of Qwen3.6 (11 MB, not in the repository): below `LILY_SHARED`, or below a `shared` beside an
-/// ancestor of this crate.
-#[allow(clippy::disallowed_methods, reason = "tests have no flags; this is their one variable")]
+/// The full tokenizer of Qwen3.6: 11 MB, so not in the repository.
 fn qwen36() -> Option<PathBuf> {
-    let below = "oracle/tok/qwen36";
-    // tidy: allow(env): tests have no flags; this is their one variable
-    let found = match std::env::var_os("LILY_SHARED") {
-        Some(shared) => Some(PathBuf::from(shared).join(below)).filter(|path| path.exists()),
-        None => Path::new(env!("CARGO_MANIFEST_DIR"))
-            .ancestors()
-            .map(|ancestor| ancestor.join("shared").join(below))
-            .find(|path| path.exists()),
-    };
-    if found.is_none() {
-        // Not `eprintln!`, which the harness swallows when a test passes.
-        let _ = writeln!(io::stderr(), "SKIPPED: no shared/{below}; set LILY_SHARED to the folder that holds {below}");
-    }
-    found
+    shared("oracle/tok/qwen36")
 }
 
 fn str_of<'a>(row: &'a Value, key: &str) -> &'a str {

@@ -24,6 +24,13 @@ pub struct SequenceInputs {
     pub block_table: Vec<u32>,
 }
 
+impl SequenceInputs {
+    /// KV blocks that its rows are written to.
+    pub(crate) fn written_blocks(&self) -> &[u32] {
+        &self.block_table[self.start / KV_BLOCK..(self.start + self.num_rows).div_ceil(KV_BLOCK)]
+    }
+}
+
 /// How one output row's token is chosen.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SamplingInputs {

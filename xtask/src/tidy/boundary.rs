@@ -73,7 +73,13 @@ pub fn unsafe_code(tree: &Tree, findings: &mut Vec<Finding>) {
 fn may_be_unsafe(path: &str) -> bool {
     let Some(path) = path.strip_prefix(KERNELS) else { return false };
     let device = ["cpu/", "metal/", "cuda/"].iter().any(|device| path.starts_with(device));
-    device || path == "mapped.rs" || (path.starts_with("ops/") && path.ends_with("/simd.rs"))
+    device || path == "mapped.rs" || is_simd(path)
+}
+
+/// `ops/<op>/simd.rs` and what is below `ops/<op>/simd/`.
+fn is_simd(path: &str) -> bool {
+    let inside = path.strip_prefix("ops/").and_then(|path| path.split_once('/'));
+    inside.is_some_and(|(_, part)| part == "simd.rs" || part.starts_with("simd/"))
 }
 
 /// `unsafe fn(…)` and `unsafe extern "C" fn(…)` as types do nothing yet.

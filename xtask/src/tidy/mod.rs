@@ -45,7 +45,7 @@ static CHECKS: &[Check] = &[
     check("forbid-unsafe", "lily-engine forbids unsafe code", boundary::engine_forbids_unsafe),
     check(
         "unsafe",
-        "unsafe is in lily-kernels' cpu/ metal/ cuda/ mapped.rs simd.rs only, with SAFETY",
+        "unsafe is in lily-kernels' cpu/ metal/ cuda/ mapped.rs simd.rs simd/ only, with SAFETY",
         boundary::unsafe_code,
     ),
     check("gpu-words", "lily-engine names no GPU", boundary::gpu_words),

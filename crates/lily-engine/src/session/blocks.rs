@@ -33,8 +33,8 @@ impl BlockPool {
     /// # Errors
     /// Too few are free; nothing changed.
     pub fn take(&mut self, count: usize, table: &mut Vec<u32>) -> Result<(), OutOfBlocks> {
-        let Some(rest) = self.free.len().checked_sub(count) else {
-            return Err(OutOfBlocks { wanted: count, free: self.free.len() });
+        let Some(rest) = self.available().checked_sub(count) else {
+            return Err(OutOfBlocks { wanted: count, free: self.available() });
         };
         table.extend(self.free.drain(rest..).rev());
         Ok(())

@@ -6,14 +6,15 @@ mod blocks;
 mod snapshots;
 mod store;
 
-pub use blocks::{BlockPool, OutOfBlocks};
-pub use snapshots::Snapshots;
-pub use store::Store;
+pub use blocks::OutOfBlocks;
+pub(crate) use store::Store;
 
+use blocks::BlockPool;
 use lily_kernels::backend::{Backend, BufferId, DeviceError};
 use lily_kernels::inputs::{KV_BLOCK, SequenceInputs};
 
 use crate::model::memory::MemoryLayout;
+use snapshots::Snapshots;
 
 /// One timeline.
 #[derive(Debug)]
@@ -27,7 +28,7 @@ pub struct Session {
     snapshots: Snapshots,
     state_bytes: usize,
     /// Engine clock of the last request, for choosing which session to give up.
-    pub(crate) last_used: u64,
+    last_used: u64,
 }
 
 impl Session {
@@ -35,7 +36,7 @@ impl Session {
     ///
     /// # Errors
     /// The device has no memory for the state.
-    pub fn new(backend: &mut dyn Backend, memory: &MemoryLayout) -> Result<Self, DeviceError> {
+    fn new(backend: &mut dyn Backend, memory: &MemoryLayout) -> Result<Self, DeviceError> {
         let state = backend.allocate("the recurrent state of a session", 2 * memory.state_bytes)?;
         Ok(Self {
             tokens: Vec::new(),
@@ -49,7 +50,7 @@ impl Session {
     }
 
     /// Gives everything back.
-    pub fn release(self, backend: &mut dyn Backend, pool: &mut BlockPool) {
+    fn release(self, backend: &mut dyn Backend, pool: &mut BlockPool) {
         pool.give(&self.blocks);
         backend.free(self.state);
         self.snapshots.release(backend);
@@ -65,6 +66,11 @@ impl Session {
         self.tokens.len()
     }
 
+    /// KV blocks that it holds.
+    fn num_blocks(&self) -> usize {
+        self.blocks.len()
+    }
+
     /// Whether nothing was computed yet.
     pub fn is_empty(&self) -> bool {
         self.tokens.is_empty()
@@ -72,14 +78,14 @@ impl Session {
 
     /// How much of a prompt this timeline can skip: the largest resumable length ≤ the common prefix that leaves at
     /// least one token to run.
-    pub fn reusable(&self, prompt: &[u32]) -> usize {
+    fn reusable(&self, prompt: &[u32]) -> usize {
         let common = self.tokens.iter().zip(prompt).take_while(|(a, b)| a == b).count();
         let limit = common.min(prompt.len().saturating_sub(1));
         if self.len() <= limit { self.len() } else { self.snapshots.longest(limit).unwrap_or(0) }
     }
 
     /// Goes back to a length that `reusable` named.
-    pub fn rewind(&mut self, backend: &mut dyn Backend, pool: &mut BlockPool, len: usize) {
+    fn rewind(&mut self, backend: &mut dyn Backend, pool: &mut BlockPool, len: usize) {
         if len < self.len() {
             match self.snapshots.state_at(len) {
                 Some(snapshot) => {
@@ -91,26 +97,29 @@ impl Session {
                 }
             }
             self.tokens.truncate(len);
-            let keep = len.div_ceil(KV_BLOCK);
-            pool.give(&self.blocks.split_off(keep));
             self.snapshots.truncate(backend, len);
         }
+        self.give_spare(pool);
     }
 
-    /// Keeps the state as it is now, within `budget` bytes for this session's snapshots.
-    ///
-    /// # Errors
-    /// The device has no memory for it.
-    pub fn snapshot(&mut self, backend: &mut dyn Backend, budget: usize) -> Result<(), DeviceError> {
+    /// Gives back the room that `reserve` made and no step used.
+    fn give_spare(&mut self, pool: &mut BlockPool) {
+        let used = self.len().div_ceil(KV_BLOCK);
+        pool.give(&self.blocks[used..]);
+        self.blocks.truncate(used);
+    }
+
+    /// Keeps the state as it is now, if `budget` bytes for this session's snapshots and the device have room for it.
+    pub(crate) fn snapshot(&mut self, backend: &mut dyn Backend, budget: usize) {
         let from = (self.state, self.half * self.state_bytes);
-        self.snapshots.keep(backend, self.tokens.len(), from, self.state_bytes, budget)
+        self.snapshots.keep(backend, self.tokens.len(), from, self.state_bytes, budget);
     }
 
     /// Makes room in the cache for `more` positions.
     ///
     /// # Errors
     /// The pool is used up; nothing changed.
-    pub fn reserve(&mut self, pool: &mut BlockPool, more: usize) -> Result<(), OutOfBlocks> {
+    fn reserve(&mut self, pool: &mut BlockPool, more: usize) -> Result<(), OutOfBlocks> {
         let need = (self.len() + more).div_ceil(KV_BLOCK);
         if need > self.blocks.len() {
             pool.take(need - self.blocks.len(), &mut self.blocks)?;
@@ -119,7 +128,7 @@ impl Session {
     }
 
     /// Describes this timeline's part of a step of `rows` rows from `first_row`, reusing `inputs`' memory.
-    pub fn fill_inputs(&self, first_row: usize, rows: usize, inputs: &mut SequenceInputs) {
+    pub(crate) fn fill_inputs(&self, first_row: usize, rows: usize, inputs: &mut SequenceInputs) {
         inputs.first_row = first_row;
         inputs.num_rows = rows;
         inputs.start = self.len();
@@ -131,7 +140,7 @@ impl Session {
     }
 
     /// Records that a step computed these tokens: the half that it wrote becomes current.
-    pub fn advance(&mut self, tokens: &[u32]) {
+    pub(crate) fn advance(&mut self, tokens: &[u32]) {
         self.tokens.extend_from_slice(tokens);
         self.half = 1 - self.half;
     }

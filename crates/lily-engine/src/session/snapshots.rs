@@ -1,6 +1,6 @@
 //! Copies of a recurrent state at earlier lengths of a timeline, within a byte budget.
 
-use lily_kernels::backend::{Backend, BufferId, DeviceError};
+use lily_kernels::backend::{Backend, BufferId};
 
 /// One kept state.
 #[derive(Debug)]
@@ -27,9 +27,10 @@ impl Snapshots {
         self.kept.iter().find(|s| s.len == len).map(|s| s.buffer)
     }
 
-    /// Number of kept states.
-    pub fn count(&self) -> usize {
-        self.kept.len()
+    /// The buffers of all kept states.
+    #[cfg(test)]
+    pub fn buffers(&self) -> impl Iterator<Item = BufferId> {
+        self.kept.iter().map(|s| s.buffer)
     }
 
     /// Drops what lies after `len`.
@@ -43,11 +44,9 @@ impl Snapshots {
         self.kept.into_iter().for_each(|s| backend.free(s.buffer));
     }
 
-    /// Copies a state (`bytes` at `from`) as the one at `len`. Over budget, the snapshot whose loss costs the least
-    /// re-computation goes: the one closest to its predecessor.
-    ///
-    /// # Errors
-    /// The device has no memory for it.
+    /// Copies a state (`bytes` at `from`) as the one at `len`, which is that of the timeline's end. Where the budget is
+    /// spent, it takes the place of the snapshot whose loss costs the least re-computation: the one closest to its
+    /// predecessor. A state for which there is no memory is not kept: all it would have saved is time.
     pub fn keep(
         &mut self,
         backend: &mut dyn Backend,
@@ -55,21 +54,25 @@ impl Snapshots {
         from: (BufferId, usize),
         bytes: usize,
         budget: usize,
-    ) -> Result<(), DeviceError> {
+    ) {
         if len == 0 || bytes > budget || self.state_at(len).is_some() {
-            return Ok(());
+            return;
         }
-        let buffer = backend.allocate("a snapshot of the recurrent state", bytes)?;
+        assert!(self.kept.last().is_none_or(|s| s.len < len), "snapshots are of the past");
+        let buffer = if (self.kept.len() + 1) * bytes > budget {
+            self.kept.remove(self.cheapest()).buffer
+        } else {
+            match backend.allocate("a snapshot of the recurrent state", bytes) {
+                Ok(buffer) => buffer,
+                Err(_) => return,
+            }
+        };
         backend.copy(from, (buffer, 0), bytes);
-        let at = self.kept.partition_point(|s| s.len < len);
-        self.kept.insert(at, Snapshot { len, buffer });
-        while self.kept.len() * bytes > budget {
-            let gap = |i: usize| self.kept[i].len - if i == 0 { 0 } else { self.kept[i - 1].len };
-            // The newest stays: the next turn most likely resumes there.
-            let candidates = (0..self.kept.len()).filter(|&i| self.kept[i].len != len);
-            let Some(cheapest) = candidates.min_by_key(|&i| gap(i)) else { break };
-            backend.free(self.kept.remove(cheapest).buffer);
-        }
-        Ok(())
+        self.kept.push(Snapshot { len, buffer });
+    }
+
+    fn cheapest(&self) -> usize {
+        let gap = |i: usize| self.kept[i].len - if i == 0 { 0 } else { self.kept[i - 1].len };
+        (0..self.kept.len()).min_by_key(|&i| gap(i)).expect("a spent budget was spent on something")
     }
 }

@@ -24,7 +24,7 @@ impl Store {
     /// Of a session that shares nothing, nothing is taken: its own conversation may go on.
     ///
     /// # Errors
-    /// The device has no memory for a new session.
+    /// The device has no memory for a new session, not even that of the idle ones.
     pub fn take(
         &mut self,
         backend: &mut dyn Backend,
@@ -41,11 +41,17 @@ impl Store {
         if self.idle.len() >= self.max_sessions {
             self.evict(backend);
         }
-        Session::new(backend, memory)
+        loop {
+            match Session::new(backend, memory) {
+                Err(_) if !self.idle.is_empty() => self.evict(backend),
+                result => return result,
+            }
+        }
     }
 
     /// Puts a session back.
     pub fn put(&mut self, mut session: Session) {
+        session.give_spare(&mut self.pool);
         session.last_used = self.clock;
         self.idle.push(session);
     }
@@ -56,10 +62,10 @@ impl Store {
     }
 
     /// Room for `more` positions in a session that was taken out; idle sessions are given up for it, the least
-    /// recently used first.
+    /// recently used first, if that makes enough.
     ///
     /// # Errors
-    /// Even the whole pool is too small.
+    /// It does not; nothing changed.
     pub fn reserve(
         &mut self,
         backend: &mut dyn Backend,
@@ -68,20 +74,14 @@ impl Store {
     ) -> Result<(), OutOfBlocks> {
         loop {
             match session.reserve(&mut self.pool, more) {
-                Err(_) if !self.idle.is_empty() => self.evict(backend),
+                Err(full) if full.wanted <= full.free + self.idle_blocks() => self.evict(backend),
                 result => return result,
             }
         }
     }
 
-    /// Number of idle sessions.
-    pub fn len(&self) -> usize {
-        self.idle.len()
-    }
-
-    /// Whether no session is idle.
-    pub fn is_empty(&self) -> bool {
-        self.idle.is_empty()
+    fn idle_blocks(&self) -> usize {
+        self.idle.iter().map(Session::num_blocks).sum()
     }
 
     fn evict(&mut self, backend: &mut dyn Backend) {
@@ -92,3 +92,6 @@ impl Store {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,7 +3,9 @@
 
 mod configs;
 mod damaged;
+mod everything;
 mod models;
 mod never_panics;
 mod small;
+#[path = "../support/mod.rs"]
 mod support;

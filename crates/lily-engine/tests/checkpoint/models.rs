@@ -9,7 +9,8 @@ use lily_engine::engine::ModelSource;
 use lily_kernels::tensor::{DType, Format, Matrix};
 use safetensors::SafeTensors;
 
-use crate::support::{DEMO, Everything, root, shared};
+use crate::everything::Everything;
+use crate::support::{DEMO, root, shared};
 
 /// Takes every tensor of a model of one file and compares each byte with what the `safetensors` crate reads.
 fn check_model(source: &ModelSource) -> (Checkpoint, Everything) {

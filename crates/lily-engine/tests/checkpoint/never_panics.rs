@@ -8,8 +8,8 @@ use lily_engine::model::config::{Config, GenerationConfig};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
+use crate::everything::Everything;
 use crate::small::{Small, open, safetensors_file};
-use crate::support::Everything;
 
 /// Opens the model, takes every tensor and reads every byte that it gives out.
 fn use_all(folder: &Path) {

@@ -11,7 +11,7 @@ use lily_engine::model::config::Config;
 use lily_kernels::tensor::{DType, FileSlice, Format, Matrix};
 use serde_json::{Value, json};
 
-use crate::support::Everything;
+use crate::everything::Everything;
 
 /// A tensor as a file holds it.
 #[derive(Debug, Clone, PartialEq)]

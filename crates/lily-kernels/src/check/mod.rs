@@ -11,8 +11,9 @@ mod tests;
 
 use std::sync::Arc;
 
-pub use build::{CaseBuilder, STEPS, Step};
-pub use case::{Case, Image};
+pub(crate) use build::{CaseBuilder, STEPS, Step};
+pub use case::Case;
+pub(crate) use case::Image;
 
 use crate::backend::{Backend, BufferId, DeviceError};
 use crate::inputs::StepInputs;

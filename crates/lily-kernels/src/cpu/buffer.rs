@@ -1,31 +1,16 @@
 //! Device memory of the CPU: anonymous pages, zeroed, committed only when touched.
 
-use memmap2::MmapMut;
+use memmap2::{MmapMut, MmapRaw};
 
 use crate::backend::DeviceError;
 
-/// A page-aligned buffer.
+/// A page-aligned buffer. Raw, because a step takes disjoint operands of one buffer as slices of their own: a borrow
+/// of the whole would end them.
 #[derive(Default)]
 pub struct Buffer {
     /// `None` for an empty buffer (a mapping of no bytes does not exist).
-    pages: Option<MmapMut>,
-    /// First byte, taken from the mapping while it was held exclusively.
-    address: Address,
+    pages: Option<MmapRaw>,
 }
-
-/// Where the pages start.
-struct Address(*mut u8);
-
-impl Default for Address {
-    fn default() -> Self {
-        Self(std::ptr::null_mut())
-    }
-}
-
-// SAFETY: a number until `Step` uses it, under its own rules.
-unsafe impl Send for Address {}
-// SAFETY: as above.
-unsafe impl Sync for Address {}
 
 impl Buffer {
     /// `bytes` zeroed bytes.
@@ -36,28 +21,48 @@ impl Buffer {
         if bytes == 0 {
             return Ok(Self::default());
         }
-        let mut pages = MmapMut::map_anon(bytes).map_err(|_| DeviceError::OutOfMemory { what, bytes })?;
-        let address = Address(pages.as_mut_ptr());
-        Ok(Self { pages: Some(pages), address })
+        let pages = MmapMut::map_anon(bytes).map_err(|_| DeviceError::OutOfMemory { what, bytes })?;
+        Ok(Self { pages: Some(pages.into()) })
     }
 
     /// Bytes.
     pub fn len(&self) -> usize {
-        self.pages.as_ref().map_or(0, |p| p.len())
+        self.pages.as_ref().map_or(0, MmapRaw::len)
+    }
+
+    /// Address of the first byte, on a page's bound and never null, as slices want it even of nothing.
+    pub fn address(&self) -> *mut u8 {
+        const PAGE: usize = 4096;
+        self.pages.as_ref().map_or(std::ptr::without_provenance_mut(PAGE), MmapRaw::as_mut_ptr)
     }
 
     /// Contents.
     pub fn bytes(&self) -> &[u8] {
-        self.pages.as_deref().unwrap_or(&[])
+        // SAFETY: the pages live as long as `self` and are initialised; whoever writes them through `address` has the
+        // device to itself meanwhile (`Step`).
+        unsafe { std::slice::from_raw_parts(self.address(), self.len()) }
     }
 
     /// Contents.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        self.pages.as_deref_mut().unwrap_or(&mut [])
+        // SAFETY: as `bytes`, and `&mut self` makes it the only view.
+        unsafe { std::slice::from_raw_parts_mut(self.address(), self.len()) }
     }
+}
 
-    /// Address of the first byte; for `Step`, which hands out disjoint operands.
-    pub const fn address(&self) -> *mut u8 {
-        self.address.0
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_buffer_starts_as_zeros_and_may_be_empty() {
+        let mut buffer = Buffer::new("test", 100).unwrap();
+        assert_eq!((buffer.len(), buffer.bytes()), (100, &[0; 100][..]));
+        buffer.bytes_mut()[99] = 7;
+        assert_eq!(buffer.bytes()[99], 7);
+
+        let mut empty = Buffer::new("test", 0).unwrap();
+        assert_eq!((empty.len(), empty.bytes_mut().len()), (0, 0));
+        assert!(empty.bytes().is_empty() && !empty.address().is_null());
     }
 }

@@ -4,7 +4,8 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
-/// Columns `[start, start + width)` of every row. Two of them with disjoint columns may be used at the same time.
+/// Columns `[start, start + width)` of every row. Tasks may use several at the same time, as long as no element is in a
+/// row that two of them take: their columns are disjoint, or the rows that they ask for are.
 pub struct ColumnsMut<'a> {
     first: *mut f32,
     rows: usize,
@@ -21,11 +22,6 @@ impl<'a> ColumnsMut<'a> {
         Self { first: matrix.as_mut_ptr(), rows, width: stride, stride, matrix: PhantomData }
     }
 
-    /// Rows.
-    pub const fn rows(&self) -> usize {
-        self.rows
-    }
-
     /// Columns.
     pub const fn width(&self) -> usize {
         self.width
@@ -35,14 +31,14 @@ impl<'a> ColumnsMut<'a> {
     pub fn row(&mut self, row: usize) -> &mut [f32] {
         assert!(row < self.rows, "row {row} of {}", self.rows);
         // SAFETY: the row is inside the matrix this was made from, `width` columns of it are ours alone (`new` takes
-        // the whole matrix, `split` hands out disjoint columns), and `&mut self` keeps two rows from being held.
+        // the whole matrix, and so promised the caller of `split`), and `&mut self` keeps two rows from being held.
         unsafe { std::slice::from_raw_parts_mut(self.first.add(row * self.stride), self.width) }
     }
 
     /// A narrower view for one task.
     ///
     /// # Safety
-    /// Column ranges handed out by one matrix and used at the same time must not overlap.
+    /// While one task holds a `row`, no other may hold the same row of an overlapping range of columns.
     pub unsafe fn split(&self, columns: Range<usize>) -> ColumnsMut<'a> {
         assert!(columns.start <= columns.end && columns.end <= self.width);
         // SAFETY: `start ≤ width`, so the pointer stays inside the row (or one past its end for an empty range).

@@ -137,8 +137,5 @@ mod tests {
     fn the_best_is_the_last_available() {
         assert_eq!(Isa::available().next(), Some(Isa::SCALAR));
         assert_eq!(Isa::available().last(), Some(Isa::detect()));
-        for name in Isa::missing() {
-            println!("SKIP {name}: not on this CPU");
-        }
     }
 }

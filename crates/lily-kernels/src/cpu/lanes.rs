@@ -153,7 +153,6 @@ macro_rules! elementwise {
 }
 
 elementwise! {
-    exp_body = exp;
     sigmoid_body = sigmoid;
     silu_body = silu;
 }
@@ -193,27 +192,11 @@ pub(crate) fn dots<V: Lanes, const N: usize>(a: &[f32], b: [&[f32]; N]) -> [f32;
 }
 
 #[inline(always)]
-fn dot_body<V: Lanes>(a: &[f32], b: &[f32]) -> f32 {
-    dots::<V, 1>(a, [b])[0]
-}
-
-#[inline(always)]
 fn sum_squares_body<V: Lanes>(x: &[f32]) -> f32 {
     dots::<V, 1>(x, [x])[0]
 }
 
-#[inline(always)]
-fn max_body<V: Lanes>(x: &[f32]) -> f32 {
-    let (runs, rest) = x.as_chunks();
-    let mut max = V::splat(f32::NEG_INFINITY);
-    for run in runs {
-        max = V::load(run).max(max);
-    }
-    let max = max.max_lane();
-    rest.iter().fold(max, |max, &x| if x > max { x } else { max })
-}
-
-/// Body of `bf16_to_f32`, for kernels.
+/// Little-endian bf16 at any alignment to f32.
 #[inline(always)]
 pub(crate) fn bf16_to_f32_body<V: Lanes>(x: &[u8], out: &mut [f32]) {
     assert_eq!(x.len(), 2 * out.len());
@@ -227,7 +210,6 @@ pub(crate) fn bf16_to_f32_body<V: Lanes>(x: &[u8], out: &mut [f32]) {
 }
 
 #[inline(always)]
-#[expect(clippy::extra_unused_type_parameters, reason = "the compiler vectorizes it")]
 fn f32_to_bf16_body<_V: Lanes>(x: &[f32], out: &mut [u8]) {
     assert_eq!(2 * x.len(), out.len());
     for (x, out) in x.iter().zip(out.as_chunks_mut().0) {
@@ -240,20 +222,12 @@ fn f32_to_bf16_body<_V: Lanes>(x: &[f32], out: &mut [u8]) {
 }
 
 multiversion! {
-    /// Σ a·b in the fixed order of this file.
-    pub fn dot(a: &[f32], b: &[f32]) -> f32 = dot_body;
     /// Σ x² in the fixed order of this file.
     pub fn sum_squares(x: &[f32]) -> f32 = sum_squares_body;
-    /// The largest element, passing over NaN; −∞ of nothing.
-    pub fn max(x: &[f32]) -> f32 = max_body;
-    /// e^x, element by element.
-    pub fn exp(x: &[f32], out: &mut [f32]) = exp_body;
     /// 1 / (1 + e^−x), element by element.
     pub fn sigmoid(x: &[f32], out: &mut [f32]) = sigmoid_body;
     /// x / (1 + e^−x), element by element.
     pub fn silu(x: &[f32], out: &mut [f32]) = silu_body;
-    /// Little-endian bf16 at any alignment to f32.
-    pub fn bf16_to_f32(x: &[u8], out: &mut [f32]) = bf16_to_f32_body;
     /// f32 to little-endian bf16, ties to even.
     pub fn f32_to_bf16(x: &[f32], out: &mut [u8]) = f32_to_bf16_body;
 }
@@ -290,6 +264,24 @@ impl Scratch {
 pub(crate) mod tests {
     use super::*;
     use crate::cpu::isa::Isa;
+
+    elementwise! {
+        exp_body = exp;
+    }
+
+    #[inline(always)]
+    fn dot_body<V: Lanes>(a: &[f32], b: &[f32]) -> f32 {
+        dots::<V, 1>(a, [b])[0]
+    }
+
+    multiversion! {
+        /// Σ a·b in the fixed order of this file.
+        fn dot(a: &[f32], b: &[f32]) -> f32 = dot_body;
+        /// e^x, element by element.
+        fn exp(x: &[f32], out: &mut [f32]) = exp_body;
+        /// Little-endian bf16 at any alignment to f32.
+        fn bf16_to_f32(x: &[u8], out: &mut [f32]) = bf16_to_f32_body;
+    }
 
     /// Reproducible numbers in [−1, 1).
     pub(crate) fn numbers(count: usize, seed: u64) -> Vec<f32> {
@@ -358,8 +350,6 @@ pub(crate) mod tests {
             for isa in Isa::available() {
                 assert_eq!(dot(isa, &a, &b).to_bits(), lanes[0].to_bits(), "{} {len}", isa.name());
                 assert_eq!(sum_squares(isa, &a), dot(isa, &a, &a));
-                let max = a.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-                assert_eq!(super::max(isa, &a), max);
             }
         }
     }

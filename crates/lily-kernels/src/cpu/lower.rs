@@ -11,7 +11,6 @@ use crate::op::Op;
 use crate::ops;
 use crate::ops::gated_delta::simd::{Scan, Strided, scan as scan_head};
 use crate::ops::linear::simd::{RowMap, matmul};
-use crate::plan::Plan;
 use crate::tensor::Matrix;
 
 /// Weight rows per task are multiples of this: what the matmul kernels take at once.
@@ -66,17 +65,53 @@ pub fn run(step: &Step, isa: Isa, pool: &Pool, op: &Op) {
     }
 }
 
-/// Scratch bytes that one thread needs for an op.
-pub fn scratch_bytes(op: &Op) -> usize {
+/// Memory that a dispatch works in.
+#[derive(Clone, Copy)]
+pub struct Needs {
+    /// `Scratch::kernel` of each thread.
+    pub kernel_bytes: usize,
+    /// `Scratch::tile` of each thread.
+    pub tile_floats: usize,
+    /// `Scratch::candidates` of thread 0.
+    pub candidates: usize,
+    /// `Scratch::active` of thread 0.
+    pub experts: usize,
+}
+
+impl Needs {
+    /// Nothing.
+    pub const NONE: Self = Self { kernel_bytes: 0, tile_floats: 0, candidates: 0, experts: 0 };
+
+    /// Enough for both.
+    pub fn most(self, other: Self) -> Self {
+        Self {
+            kernel_bytes: self.kernel_bytes.max(other.kernel_bytes),
+            tile_floats: self.tile_floats.max(other.tile_floats),
+            candidates: self.candidates.max(other.candidates),
+            experts: self.experts.max(other.experts),
+        }
+    }
+}
+
+/// What an op works in.
+pub fn needs(op: &Op) -> Needs {
     let matmul = |m: &Matrix| ops::linear::simd::scratch_bytes(m.cols);
     match op {
-        Op::Linear(o) => matmul(&o.weight),
-        Op::ExpertLinear(o) => matmul(&o.weight),
-        Op::ExpertGateUp(o) => matmul(&o.gate.weight),
+        Op::Linear(o) => Needs { kernel_bytes: matmul(&o.weight), ..Needs::NONE },
+        Op::ExpertLinear(o) => Needs { kernel_bytes: matmul(&o.weight), experts: o.groups.experts(), ..Needs::NONE },
+        Op::ExpertGateUp(o) => Needs {
+            kernel_bytes: matmul(&o.gate.weight),
+            tile_floats: 2 * GATE_UP_ROWS * GATE_UP_COLUMNS,
+            experts: o.gate.groups.experts(),
+            ..Needs::NONE
+        },
         Op::Attention(o) => {
             let heads = o.q_heads() / o.layer.heads;
-            ops::attention::simd::scratch_bytes(ATTENTION_ROWS, heads, o.layer.head_dim)
+            let kernel_bytes = ops::attention::simd::scratch_bytes(ATTENTION_ROWS, heads, o.layer.head_dim);
+            Needs { kernel_bytes, ..Needs::NONE }
         }
+        Op::QkNormRopeWrite(o) => Needs { tile_floats: o.write.layer.head_dim, ..Needs::NONE },
+        Op::Sample(o) => Needs { candidates: o.logits.cols, ..Needs::NONE },
         Op::GatedDelta(_)
         | Op::GatedDeltaNorm(_)
         | Op::Embed(_)
@@ -84,7 +119,6 @@ pub fn scratch_bytes(op: &Op) -> usize {
         | Op::QuantizeRows(_)
         | Op::Rope(_)
         | Op::KvWrite(_)
-        | Op::QkNormRopeWrite(_)
         | Op::SigmoidGate(_)
         | Op::Conv1dSilu(_)
         | Op::GdnGates(_)
@@ -97,54 +131,8 @@ pub fn scratch_bytes(op: &Op) -> usize {
         | Op::SharedExpertAdd(_)
         | Op::Add(_)
         | Op::MoeOutput(_)
-        | Op::GatherRows(_)
-        | Op::Sample(_) => 0,
+        | Op::GatherRows(_) => Needs::NONE,
     }
-}
-
-/// Floats that one thread needs for tiles between the parts of a fused op.
-pub fn tile_floats(op: &Op) -> usize {
-    match op {
-        Op::ExpertGateUp(_) => 2 * GATE_UP_ROWS * GATE_UP_COLUMNS,
-        Op::QkNormRopeWrite(o) => o.write.layer.head_dim,
-        Op::Embed(_)
-        | Op::RmsNorm(_)
-        | Op::QuantizeRows(_)
-        | Op::Linear(_)
-        | Op::Rope(_)
-        | Op::KvWrite(_)
-        | Op::Attention(_)
-        | Op::SigmoidGate(_)
-        | Op::Conv1dSilu(_)
-        | Op::GdnGates(_)
-        | Op::L2Norm(_)
-        | Op::GatedDelta(_)
-        | Op::GatedRmsNorm(_)
-        | Op::GatedDeltaNorm(_)
-        | Op::RouterTopK(_)
-        | Op::GroupRows(_)
-        | Op::ExpertLinear(_)
-        | Op::SwiGlu(_)
-        | Op::CombineExperts(_)
-        | Op::SharedExpertAdd(_)
-        | Op::Add(_)
-        | Op::MoeOutput(_)
-        | Op::GatherRows(_)
-        | Op::Sample(_) => 0,
-    }
-}
-
-/// (sampling candidates, experts of a layer) of a plan's largest op.
-pub fn table_sizes(plan: &Plan) -> (usize, usize) {
-    let mut sizes = (0, 0);
-    for d in &plan.dispatches {
-        if let Op::Sample(o) = &d.op {
-            sizes.0 = o.logits.cols.max(sizes.0);
-        } else if let Op::GroupRows(o) = &d.op {
-            sizes.1 = o.groups.experts().max(sizes.1);
-        }
-    }
-    sizes
 }
 
 impl<'a> Run<'_, 'a> {

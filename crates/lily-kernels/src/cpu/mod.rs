@@ -2,14 +2,14 @@
 //! reorganisation of work (chunks, threads, batches, instruction sets). Runs a plan's dispatches in order, each
 //! spread over a thread pool.
 
-pub mod columns; // columns of a matrix that one task may write
+pub(crate) mod columns; // columns of a matrix that one task may write
 pub mod isa; // instruction sets
-pub mod lanes; // 16-lane arithmetic, exp
-pub mod pool; // worker threads
+pub(crate) mod lanes; // 16-lane arithmetic, exp
+pub(crate) mod pool; // worker threads
 
-mod buffer;
-mod lower;
-mod step;
+mod buffer; // device memory
+mod lower; // op → kernel
+mod step; // one step's view of device memory
 
 use std::cell::UnsafeCell;
 use std::sync::Arc;
@@ -17,26 +17,27 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use self::buffer::Buffer;
 use self::isa::Isa;
+use self::lower::Needs;
 use self::pool::{Parts, Pool};
 use self::step::Step;
 use crate::backend::{Backend, BufferId, DeviceError, ExecutableId, Observer, Ticket};
-use crate::inputs::StepInputs;
+use crate::inputs::{SequenceInputs, StepInputs};
 use crate::mapped::MappedFile;
-use crate::op::{Access, Op};
+use crate::op::Access;
 use crate::ops::sample::simd::Candidate;
 use crate::plan::{Plan, Program};
 use crate::tensor::{DType, Space, Tensor};
 
 /// What one thread needs besides its stack.
-pub struct Scratch {
+struct Scratch {
     /// Decoded weights, KV blocks, scores: whatever the running kernel wants.
-    pub kernel: lanes::Scratch,
+    kernel: lanes::Scratch,
     /// Values between the parts of a fused op.
-    pub tile: Vec<f32>,
+    tile: Vec<f32>,
     /// Sampling candidates; thread 0 only.
-    pub candidates: Vec<Candidate>,
+    candidates: Vec<Candidate>,
     /// Experts that have rows; thread 0 only.
-    pub active: Vec<u32>,
+    active: Vec<u32>,
 }
 
 impl Scratch {
@@ -47,7 +48,7 @@ impl Scratch {
 
 /// Everything that steps read and write.
 #[derive(Default)]
-pub struct Memory {
+struct Memory {
     files: Vec<Arc<MappedFile>>,
     constants: Buffer,
     arena: Buffer,
@@ -125,18 +126,15 @@ impl CpuBackend {
     }
 
     fn grow_scratch(&mut self, plan: &Plan) {
-        for (thread, scratch) in self.memory.scratch.get_mut().iter_mut().enumerate() {
-            let most = |need: fn(&Op) -> usize| plan.dispatches.iter().map(|d| need(&d.op)).max().unwrap_or(0);
-            scratch.kernel.grow(most(lower::scratch_bytes));
-            let tile = most(lower::tile_floats).max(scratch.tile.len());
-            scratch.tile.resize(tile, 0.0);
-            if thread == 0 {
-                let (candidates, experts) = lower::table_sizes(plan);
-                let need = candidates.max(scratch.candidates.len());
-                scratch.candidates.resize(need, Candidate::EMPTY);
-                scratch.active.reserve(experts.saturating_sub(scratch.active.len()));
-            }
+        let needs = plan.dispatches.iter().map(|d| lower::needs(&d.op)).fold(Needs::NONE, Needs::most);
+        let scratch = self.memory.scratch.get_mut();
+        for scratch in scratch.iter_mut() {
+            scratch.kernel.grow(needs.kernel_bytes);
+            scratch.tile.resize(needs.tile_floats.max(scratch.tile.len()), 0.0);
         }
+        let first = &mut scratch[0];
+        first.candidates.resize(needs.candidates.max(first.candidates.len()), Candidate::EMPTY);
+        first.active.reserve(needs.experts.saturating_sub(first.active.len()));
     }
 
     fn begin(&mut self, plan: &Plan, inputs: &StepInputs) {
@@ -157,6 +155,16 @@ fn check_inputs(plan: &Plan, inputs: &StepInputs) {
     assert!(inputs.num_tokens() <= plan.key.token_bucket, "more tokens than the plan's bucket");
     assert!(inputs.sequences.len() <= plan.key.sequence_bucket, "more sequences than the plan's bucket");
     assert!(inputs.tokens_on_device || inputs.tokens.len() == inputs.num_tokens());
+    assert!(inputs.token_slot < 2 && inputs.sequences.iter().all(|s| s.state_half < 2), "slots and halves are 0 or 1");
+    let states = inputs.sequences.iter().map(|s| s.state.0);
+    assert!(all_differ(states), "two sequences share a state");
+    let blocks = inputs.sequences.iter().flat_map(SequenceInputs::written_blocks).copied();
+    assert!(all_differ(blocks), "two parts of a step write one KV block");
+}
+
+/// By pairs: there are few, and a step allocates nothing.
+fn all_differ(ids: impl Iterator<Item = u32> + Clone) -> bool {
+    ids.clone().enumerate().all(|(i, id)| ids.clone().take(i).all(|earlier| earlier != id))
 }
 
 /// The plan's contract on which `Step` relies.
@@ -212,10 +220,9 @@ impl Backend for CpuBackend {
             buffer.copy_within(from.1..from.1 + bytes, to.1);
             return;
         }
-        let mut target = self.memory.buffers[to.0.0 as usize].take().expect("a buffer in use has not been freed");
-        let source = self.memory.buffer(from.0).bytes();
-        target.bytes_mut()[to.1..to.1 + bytes].copy_from_slice(&source[from.1..from.1 + bytes]);
-        self.memory.buffers[to.0.0 as usize] = Some(target);
+        let both = self.memory.buffers.get_disjoint_mut([from.0.0 as usize, to.0.0 as usize]);
+        let [Some(source), Some(target)] = both.expect("buffers exist") else { panic!("a freed buffer is copied") };
+        target.bytes_mut()[to.1..to.1 + bytes].copy_from_slice(&source.bytes()[from.1..from.1 + bytes]);
     }
 
     fn clear(&mut self, buffer: BufferId, offset: usize, bytes: usize) {

@@ -1,6 +1,7 @@
 //! Worker threads for one dispatch at a time. Workers spin briefly after a dispatch, since the next one is usually
 //! microseconds away, then sleep. Which thread runs a task never matters to the result.
 
+use std::any::Any;
 use std::cell::UnsafeCell;
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -30,7 +31,10 @@ struct Shared {
     /// Workers inside the current dispatch, and `OPEN`. The caller closes it when no task is left and then waits for
     /// those inside only: a worker that the system has not scheduled holds nobody up.
     gate: AtomicUsize,
-    panicked: AtomicBool,
+    /// What the first task that panicked left.
+    panic: Mutex<Option<Box<dyn Any + Send>>>,
+    /// Someone is inside `run`.
+    busy: AtomicBool,
     stop: AtomicBool,
     sleepers: Mutex<usize>,
     wake: Condvar,
@@ -60,7 +64,8 @@ impl Pool {
             tasks: AtomicUsize::new(0),
             next: AtomicUsize::new(0),
             gate: AtomicUsize::new(0),
-            panicked: AtomicBool::new(false),
+            panic: Mutex::new(None),
+            busy: AtomicBool::new(false),
             stop: AtomicBool::new(false),
             sleepers: Mutex::new(0),
             wake: Condvar::new(),
@@ -79,17 +84,34 @@ impl Pool {
         self.workers.len() + 1
     }
 
-    /// Runs tasks `0..tasks`, each once, on all threads; returns when all are done.
+    /// Runs tasks `0..tasks`, each once, on all threads; returns when all are done. Tasks of one thread follow one
+    /// another, so the thread number is theirs alone. One call at a time, and none from a task. The first panic of a
+    /// task is the caller's, once no task runs any more; tasks that have not begun by then may be left out.
     pub fn run(&self, tasks: usize, task: &Task) {
-        if self.workers.is_empty() || tasks <= 1 {
+        self.run_on(self.threads(), tasks, task);
+    }
+
+    /// As `run`, on this thread alone if the whole `work` (scalar operations) is small.
+    pub fn tasks(&self, tasks: usize, work: usize, task: &Task) {
+        self.run_on(if work < INLINE_WORK { 1 } else { self.threads() }, tasks, task);
+    }
+
+    fn run_on(&self, threads: usize, tasks: usize, task: &Task) {
+        let _one_at_a_time = Busy::set(&self.shared.busy);
+        if threads == 1 || tasks <= 1 {
             (0..tasks).for_each(|i| task(i, 0));
-            return;
+        } else {
+            self.dispatch(tasks, task);
         }
+    }
+
+    /// Opens the gate to the workers, works too, closes it and waits until they are out.
+    fn dispatch(&self, tasks: usize, task: &Task) {
         let shared = &*self.shared;
-        // SAFETY: only the lifetime is erased; `run` does not return (nor unwind) before the gate is closed and
+        // SAFETY: only the lifetime is erased; `dispatch` does not return (nor unwind) before the gate is closed and
         // empty, so no worker holds the pointer after the closure's life.
         let erased = unsafe { std::mem::transmute::<*const Task<'_>, *const Task<'static>>(std::ptr::from_ref(task)) };
-        // SAFETY: the gate is closed and empty here, so no worker reads `job`.
+        // SAFETY: the gate is closed and empty here and `busy` keeps other callers out, so nobody else uses `job`.
         unsafe { *shared.job.get() = Some(erased) };
         shared.tasks.store(tasks, Ordering::Relaxed);
         shared.next.store(0, Ordering::Relaxed);
@@ -98,25 +120,15 @@ impl Pool {
         if *lock(&shared.sleepers) > 0 {
             shared.wake.notify_all();
         }
-        let mine = catch_unwind(AssertUnwindSafe(|| drain(shared, task, 0)));
-        let mut spins = 0;
+        drain(shared, task, 0);
         shared.gate.fetch_and(!OPEN, Ordering::AcqRel);
+        let mut spins = 0;
         while shared.gate.load(Ordering::Acquire) > 0 {
             spins += 1;
             if spins < PATIENCE { std::hint::spin_loop() } else { std::thread::yield_now() }
         }
-        if let Err(panic) = mine {
+        if let Some(panic) = lock(&shared.panic).take() {
             resume_unwind(panic);
-        }
-        assert!(!shared.panicked.swap(false, Ordering::Relaxed), "a worker thread panicked");
-    }
-
-    /// As `run`, on this thread alone if the whole `work` (scalar operations) is small.
-    pub fn tasks(&self, tasks: usize, work: usize, task: &Task) {
-        if work < INLINE_WORK {
-            (0..tasks).for_each(|i| task(i, 0));
-        } else {
-            self.run(tasks, task);
         }
     }
 
@@ -131,15 +143,14 @@ impl Pool {
         if n == 0 {
             return;
         }
-        if self.threads() == 1 || n.saturating_mul(work) < INLINE_WORK {
-            return f(0..n, 0);
-        }
-        let size = n.div_ceil(self.threads() * 4).next_multiple_of(block);
+        let alone = self.threads() == 1 || n.saturating_mul(work) < INLINE_WORK;
+        let size = if alone { n } else { n.div_ceil(self.threads() * 4).next_multiple_of(block) };
         self.run(n.div_ceil(size), &|i, thread| f(i * size..((i + 1) * size).min(n), thread));
     }
 
     /// Splits the rows of `out` (`[R, cols]`) over the threads.
     pub fn rows<T: Send>(&self, out: &mut [T], cols: usize, work: usize, f: impl Fn(Range<usize>, &mut [T]) + Sync) {
+        assert!(cols > 0 && out.len().is_multiple_of(cols), "a matrix is whole rows");
         let rows = out.len() / cols;
         let parts = Parts::new(out);
         self.ranges(rows, work, |range, _| {
@@ -157,25 +168,51 @@ impl Drop for Pool {
         drop(lock(&self.shared.sleepers));
         self.shared.wake.notify_all();
         for worker in self.workers.drain(..) {
-            // A worker that panicked has already been reported by `run`.
+            // Tasks' panics do not end a worker; there is nobody to tell of another.
             let _ = worker.join();
         }
     }
 }
 
-fn lock(m: &Mutex<usize>) -> std::sync::MutexGuard<'_, usize> {
-    // The guarded counter stays right even if a holder panicked.
+/// Marks the pool as running something; unmarks it when the caller leaves, also by a panic.
+struct Busy<'a>(&'a AtomicBool);
+
+impl<'a> Busy<'a> {
+    fn set(flag: &'a AtomicBool) -> Self {
+        assert!(!flag.swap(true, Ordering::Acquire), "the pool runs one thing at a time");
+        Self(flag)
+    }
+}
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
+
+fn lock<T>(m: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    // Nothing panics under these locks.
     m.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
+/// Runs tasks until none is left. After a panic none is begun.
 fn drain(shared: &Shared, task: &Task, thread: usize) {
     let tasks = shared.tasks.load(Ordering::Relaxed);
-    loop {
-        let i = shared.next.fetch_add(1, Ordering::Relaxed);
-        if i >= tasks {
-            return;
+    let run = || {
+        loop {
+            let i = shared.next.fetch_add(1, Ordering::Relaxed);
+            if i >= tasks {
+                return;
+            }
+            task(i, thread);
         }
-        task(i, thread);
+    };
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(run)) {
+        shared.next.store(tasks, Ordering::Relaxed);
+        let mut first = lock(&shared.panic);
+        if first.is_none() {
+            *first = Some(panic);
+        }
     }
 }
 
@@ -190,11 +227,8 @@ fn work(shared: &Shared, thread: usize) {
             continue;
         }
         // SAFETY: joined, so the caller has written `job` and leaves it until this worker is out again.
-        let job = unsafe { (*shared.job.get()).map(|job| &*job) };
-        if let Some(task) = job
-            && catch_unwind(AssertUnwindSafe(|| drain(shared, task, thread))).is_err()
-        {
-            shared.panicked.store(true, Ordering::Relaxed);
+        if let Some(task) = unsafe { (*shared.job.get()).map(|job| &*job) } {
+            drain(shared, task, thread);
         }
         shared.gate.fetch_sub(1, Ordering::Release);
     }
@@ -289,16 +323,68 @@ mod tests {
         assert!(out.chunks_exact(7).enumerate().all(|(i, row)| row.iter().all(|&v| v == i as u32 + 1)));
     }
 
+    /// The message of a panic.
+    fn panic_of(f: impl FnOnce()) -> String {
+        let panic = catch_unwind(AssertUnwindSafe(f)).unwrap_err();
+        panic.downcast_ref::<String>().cloned().unwrap_or_else(|| (*panic.downcast_ref::<&str>().unwrap()).to_owned())
+    }
+
     #[test]
     fn a_panicking_task_reaches_the_caller_and_leaves_the_pool_usable() {
         let pool = Pool::new(2).unwrap();
-        let caught = catch_unwind(AssertUnwindSafe(|| pool.run(64, &|i, _| assert!(i != 40, "boom"))));
-        assert!(caught.is_err());
+        let message = panic_of(|| pool.run(64, &|i, _| assert!(i != 40, "task {i}")));
+        assert_eq!(message, "task 40");
+        // Of two panics the second is not kept for the next run.
+        panic_of(|| pool.run(64, &|i, _| panic!("task {i}")));
         let done = AtomicUsize::new(0);
         pool.run(64, &|_, _| {
             done.fetch_add(1, Ordering::Relaxed);
         });
         assert_eq!(done.load(Ordering::Relaxed), 64);
+    }
+
+    #[test]
+    fn a_task_may_not_use_the_pool() {
+        for threads in [1, 3] {
+            let pool = Pool::new(threads).unwrap();
+            let message = panic_of(|| pool.run(8, &|_, _| pool.ranges(5, 1, |_, _| {})));
+            assert_eq!(message, "the pool runs one thing at a time");
+            pool.run(8, &|_, _| {});
+        }
+    }
+
+    /// Many short runs of any size, some with panics, with pauses in which workers fall asleep; then the end of the
+    /// pool while they sleep or still spin.
+    #[test]
+    fn short_runs_panics_and_sleeps_in_any_order() {
+        let mut state = 1u64;
+        let mut random = |below: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % below
+        };
+        for round in 0..40 {
+            let pool = Pool::new(2 + round % 4).unwrap();
+            for _ in 0..random(100) {
+                let tasks = random(20) as usize;
+                let bad = if random(8) == 0 { random(20) as usize } else { tasks };
+                // On this frame, so that a task that outlived its run would write to what is gone.
+                let mut cells = [0u8; 20];
+                let parts = Parts::new(&mut cells);
+                let run = catch_unwind(AssertUnwindSafe(|| {
+                    pool.run(tasks, &|i, _| {
+                        // SAFETY: each task is run once, and takes its own cell.
+                        unsafe { parts.get(i..i + 1)[0] += 1 };
+                        assert!(i != bad, "task {i}");
+                    });
+                }));
+                assert_eq!(run.is_err(), bad < tasks);
+                assert!(cells[tasks..].iter().all(|&c| c == 0));
+                assert!(cells[..tasks].iter().all(|&c| c == 1 || (c == 0 && run.is_err())));
+            }
+            if random(4) == 0 {
+                std::thread::sleep(std::time::Duration::from_millis(2));
+            }
+        }
     }
 
     #[test]

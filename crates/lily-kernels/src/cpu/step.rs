@@ -1,6 +1,6 @@
 //! One step's view of device memory: turns operands of a dispatch into slices. The one place where the CPU device
-//! relies on the plan: an op's reads and writes are disjoint (asserted when a plan is compiled), and dispatches run
-//! one after the other.
+//! relies on the plan: an op's reads and writes are disjoint (asserted when a plan is compiled), dispatches run one
+//! after the other, and no two sequences share what they write (asserted when a step is submitted).
 
 use bytemuck::Pod;
 
@@ -10,7 +10,7 @@ use crate::inputs::{KV_BLOCK, SequenceInputs, StepInputs};
 use crate::ops::kv_write::KvLayer;
 use crate::ops::linear::Activations;
 use crate::ops::linear::simd::{MatrixBytes, RowsIn};
-use crate::tensor::{FileSlice, Matrix, Space, Tensor};
+use crate::tensor::{DType, FileSlice, Matrix, Space, Tensor};
 
 /// Operands of the dispatches of one step.
 pub struct Step<'a> {
@@ -46,7 +46,7 @@ impl<'a> Step<'a> {
         let bytes = rows * t.row_bytes();
         assert!(rows <= t.rows && size_of::<T>() == t.dtype.bytes() && t.offset + bytes <= len);
         // Buffers are page-aligned and the arena places tensors on cache lines.
-        debug_assert!(t.offset.is_multiple_of(align_of::<T>()));
+        assert!(t.offset.is_multiple_of(align_of::<T>()), "operand off its alignment");
         (base.wrapping_add(t.offset).cast(), rows * t.cols)
     }
 
@@ -81,16 +81,18 @@ impl<'a> Step<'a> {
     /// # Safety
     /// As `write`, per sequence.
     pub unsafe fn state_out(&self, sequence: &SequenceInputs, t: &Tensor) -> &'a mut [f32] {
-        let (first, len) = self.state(sequence, t, 1 - sequence.state_half);
-        // SAFETY: as `write`; the half that is written is not read in this step.
+        let (first, len) = self.state(sequence, t, 1 ^ sequence.state_half);
+        // SAFETY: as `write`; the half that is written is not read in this step, nor is it another sequence's.
         unsafe { std::slice::from_raw_parts_mut(first, len) }
     }
 
     fn state(&self, sequence: &SequenceInputs, t: &Tensor, half: usize) -> (*mut f32, usize) {
         let buffer = self.memory.buffer(sequence.state);
         let half_bytes = buffer.len() / 2;
-        assert!(t.offset + t.bytes() <= half_bytes, "state operand outside its half");
-        (buffer.address().wrapping_add(half * half_bytes + t.offset).cast(), t.rows * t.cols)
+        assert!(half < 2 && t.offset + t.bytes() <= half_bytes, "state operand outside its half");
+        let offset = half * half_bytes + t.offset;
+        assert!(t.dtype == DType::F32 && offset.is_multiple_of(align_of::<f32>()), "states are aligned f32");
+        (buffer.address().wrapping_add(offset).cast(), t.rows * t.cols)
     }
 
     fn kv_block(&self, sequence: &SequenceInputs, block: usize) -> (*mut u8, usize) {

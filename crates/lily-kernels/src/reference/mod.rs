@@ -15,5 +15,6 @@ pub use backend::ReferenceBackend;
 pub(crate) use byte_set::Place;
 pub use memory::Memory;
 pub(crate) use memory::{POISON, Store};
-pub use run::{DispatchTouch, run_observed, run_op, run_plan};
-pub use tensors::KvRow;
+pub(crate) use run::run_observed;
+pub use run::{DispatchTouch, run_plan};
+pub(crate) use tensors::KvRow;

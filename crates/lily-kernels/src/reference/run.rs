@@ -113,7 +113,7 @@ const fn groups(op: &Op) -> Option<&Groups> {
 }
 
 /// Runs one op.
-pub fn run_op(op: &Op, mem: &mut Memory, inputs: &StepInputs) {
+fn run_op(op: &Op, mem: &mut Memory, inputs: &StepInputs) {
     match op {
         Op::Embed(o) => ops::embed::reference::run(o, mem, inputs),
         Op::RmsNorm(o) => ops::rms_norm::reference::run(o, mem, inputs),

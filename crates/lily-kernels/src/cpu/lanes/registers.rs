@@ -7,18 +7,10 @@ macro_rules! lanes {
     ($(#[$meta:meta])* $name:ident = [$reg:ty; $n:literal] in $ops:ident $(with $nibbles:ident)?) => {
         $(#[$meta])*
         #[derive(Clone, Copy)]
-        pub struct $name([$reg; $n]);
-
-        impl $name {
-            /// Lanes in one register.
-            const WIDTH: usize = LANES / $n;
-
-            /// From registers, the first lanes first.
-            #[inline(always)]
-            pub const fn from_registers(registers: [$reg; $n]) -> Self {
-                Self(registers)
-            }
-        }
+        pub struct $name(
+            /// The first lanes first.
+            pub [$reg; $n],
+        );
 
         impl Lanes for $name {
             lanes!(@binary $n $ops add sub mul div max min);
@@ -34,8 +26,8 @@ macro_rules! lanes {
             #[inline(always)]
             fn store(self, x: &mut [f32; LANES]) {
                 for i in 0..$n {
-                    // SAFETY: as for `splat`; register i writes its own 16 / n elements of the 16.
-                    unsafe { $ops::store(x.as_mut_ptr().add(i * Self::WIDTH), self.0[i]) };
+                    // SAFETY: as for `splat`.
+                    unsafe { $ops::store(&mut x.as_chunks_mut::<{ LANES / $n }>().0[i], self.0[i]) };
                 }
             }
             #[inline(always)]
@@ -79,8 +71,8 @@ macro_rules! lanes {
         fn $op(x: &[$t; $len]) -> Self {
             let mut out = Self::splat(0.0);
             for i in 0..$n {
-                // SAFETY: as for `splat`; register i reads its own 1 / n of the array.
-                out.0[i] = unsafe { $ops::$op(x.as_ptr().add(i * ($len / $n))) };
+                // SAFETY: as for `splat`.
+                out.0[i] = unsafe { $ops::$op(&x.as_chunks::<{ $len / $n }>().0[i]) };
             }
             out
         }
@@ -95,43 +87,28 @@ lanes! {
 /// A lane is a register of its own.
 mod scalar {
     macro_rules! ops {
-        ($($name:ident($($arg:ident),*) = $value:expr;)+) => {$(
+        ($($name:ident($($arg:ident: $t:ty),*) -> $out:ty = $value:expr;)+) => {$(
+            /// # Safety
+            /// None is asked; `lanes!` calls the functions of every set as it must call those of a real one.
             #[inline(always)]
-            pub unsafe fn $name($($arg: f32),*) -> f32 { $value }
+            pub unsafe fn $name($($arg: $t),*) -> $out { $value }
         )+};
     }
     ops! {
-        splat(x) = x;
-        add(a, b) = a + b;
-        sub(a, b) = a - b;
-        mul(a, b) = a * b;
-        div(a, b) = a / b;
-        max(a, b) = if a > b { a } else { b };
-        min(a, b) = if a < b { a } else { b };
-        abs(a) = a.abs();
-        pow2(a) = f32::from_bits((a.to_bits() << 23).wrapping_add(1f32.to_bits()));
-        sum(a) = a;
-    }
-
-    #[inline(always)]
-    pub unsafe fn load(x: *const f32) -> f32 {
-        // SAFETY: the caller's.
-        unsafe { *x }
-    }
-    #[inline(always)]
-    pub unsafe fn load_bf16(x: *const u8) -> f32 {
-        // SAFETY: the caller's; unaligned.
-        f32::from_bits(u32::from(u16::from_le(unsafe { x.cast::<u16>().read_unaligned() })) << 16)
-    }
-    #[inline(always)]
-    pub unsafe fn load_codes(x: *const u8) -> f32 {
-        // SAFETY: the caller's.
-        f32::from(unsafe { *x })
-    }
-    #[inline(always)]
-    pub unsafe fn store(x: *mut f32, a: f32) {
-        // SAFETY: the caller's.
-        unsafe { *x = a };
+        splat(x: f32) -> f32 = x;
+        add(a: f32, b: f32) -> f32 = a + b;
+        sub(a: f32, b: f32) -> f32 = a - b;
+        mul(a: f32, b: f32) -> f32 = a * b;
+        div(a: f32, b: f32) -> f32 = a / b;
+        max(a: f32, b: f32) -> f32 = if a > b { a } else { b };
+        min(a: f32, b: f32) -> f32 = if a < b { a } else { b };
+        abs(a: f32) -> f32 = a.abs();
+        pow2(a: f32) -> f32 = f32::from_bits((a.to_bits() << 23).wrapping_add(1f32.to_bits()));
+        sum(a: f32) -> f32 = a;
+        load(x: &[f32; 1]) -> f32 = x[0];
+        load_bf16(x: &[u8; 2]) -> f32 = f32::from_bits(u32::from(u16::from_le_bytes(*x)) << 16);
+        load_codes(x: &[u8; 1]) -> f32 = f32::from(x[0]);
+        store(x: &mut [f32; 1], a: f32) -> () = x[0] = a;
     }
 }
 
@@ -148,9 +125,8 @@ lanes! {
 mod avx2 {
     use std::arch::x86_64::*;
     pub use std::arch::x86_64::{
-        _mm256_add_ps as add, _mm256_div_ps as div, _mm256_loadu_ps as load, _mm256_max_ps as max,
-        _mm256_min_ps as min, _mm256_mul_ps as mul, _mm256_set1_ps as splat, _mm256_storeu_ps as store,
-        _mm256_sub_ps as sub,
+        _mm256_add_ps as add, _mm256_div_ps as div, _mm256_max_ps as max, _mm256_min_ps as min, _mm256_mul_ps as mul,
+        _mm256_set1_ps as splat, _mm256_sub_ps as sub,
     };
 
     #[inline]
@@ -173,23 +149,33 @@ mod avx2 {
     }
     #[inline]
     #[target_feature(enable = "avx2")]
-    pub unsafe fn load_bf16(x: *const u8) -> __m256 {
-        // SAFETY: the caller's: 16 bytes.
-        let bits = _mm256_cvtepu16_epi32(unsafe { _mm_loadu_si128(x.cast()) });
+    pub fn load(x: &[f32; 8]) -> __m256 {
+        // SAFETY: the array is what is read.
+        unsafe { _mm256_loadu_ps(x.as_ptr()) }
+    }
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    pub fn store(x: &mut [f32; 8], a: __m256) {
+        // SAFETY: the array is what is written.
+        unsafe { _mm256_storeu_ps(x.as_mut_ptr(), a) };
+    }
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    pub fn load_bf16(x: &[u8; 16]) -> __m256 {
+        // SAFETY: the array is what is read.
+        let bits = _mm256_cvtepu16_epi32(unsafe { _mm_loadu_si128(x.as_ptr().cast()) });
         _mm256_castsi256_ps(_mm256_slli_epi32::<16>(bits))
     }
     #[inline]
     #[target_feature(enable = "avx2")]
-    pub unsafe fn load_codes(x: *const u8) -> __m256 {
-        // SAFETY: the caller's: 8 bytes.
-        _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(unsafe { _mm_loadl_epi64(x.cast()) }))
+    pub fn load_codes(x: &[u8; 8]) -> __m256 {
+        // SAFETY: the array is what is read.
+        _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(unsafe { _mm_loadl_epi64(x.as_ptr().cast()) }))
     }
     #[inline]
     #[target_feature(enable = "avx2")]
-    pub unsafe fn load_nibbles(x: *const u8) -> __m256 {
-        // SAFETY: the caller's: 4 bytes.
-        let x = _mm_cvtsi32_si128(unsafe { x.cast::<i32>().read_unaligned() });
-        _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(nibbles(x)))
+    pub fn load_nibbles(x: &[u8; 4]) -> __m256 {
+        _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(nibbles(_mm_cvtsi32_si128(i32::from_le_bytes(*x)))))
     }
     /// Four-bit codes of the low 8 bytes to bytes.
     #[inline]
@@ -211,9 +197,8 @@ lanes! {
 mod avx512 {
     use std::arch::x86_64::*;
     pub use std::arch::x86_64::{
-        _mm512_abs_ps as abs, _mm512_add_ps as add, _mm512_div_ps as div, _mm512_loadu_ps as load,
-        _mm512_max_ps as max, _mm512_min_ps as min, _mm512_mul_ps as mul, _mm512_set1_ps as splat,
-        _mm512_storeu_ps as store, _mm512_sub_ps as sub,
+        _mm512_abs_ps as abs, _mm512_add_ps as add, _mm512_div_ps as div, _mm512_max_ps as max, _mm512_min_ps as min,
+        _mm512_mul_ps as mul, _mm512_set1_ps as splat, _mm512_sub_ps as sub,
     };
 
     #[inline]
@@ -230,22 +215,34 @@ mod avx512 {
     }
     #[inline]
     #[target_feature(enable = "avx512f")]
-    pub unsafe fn load_bf16(x: *const u8) -> __m512 {
-        // SAFETY: the caller's: 32 bytes.
-        let bits = _mm512_cvtepu16_epi32(unsafe { _mm256_loadu_si256(x.cast()) });
+    pub fn load(x: &[f32; 16]) -> __m512 {
+        // SAFETY: the array is what is read.
+        unsafe { _mm512_loadu_ps(x.as_ptr()) }
+    }
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    pub fn store(x: &mut [f32; 16], a: __m512) {
+        // SAFETY: the array is what is written.
+        unsafe { _mm512_storeu_ps(x.as_mut_ptr(), a) };
+    }
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    pub fn load_bf16(x: &[u8; 32]) -> __m512 {
+        // SAFETY: the array is what is read.
+        let bits = _mm512_cvtepu16_epi32(unsafe { _mm256_loadu_si256(x.as_ptr().cast()) });
         _mm512_castsi512_ps(_mm512_slli_epi32::<16>(bits))
     }
     #[inline]
     #[target_feature(enable = "avx512f")]
-    pub unsafe fn load_codes(x: *const u8) -> __m512 {
-        // SAFETY: the caller's: 16 bytes.
-        _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(unsafe { _mm_loadu_si128(x.cast()) }))
+    pub fn load_codes(x: &[u8; 16]) -> __m512 {
+        // SAFETY: the array is what is read.
+        _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(unsafe { _mm_loadu_si128(x.as_ptr().cast()) }))
     }
     #[inline]
     #[target_feature(enable = "avx512f")]
-    pub unsafe fn load_nibbles(x: *const u8) -> __m512 {
-        // SAFETY: the caller's: 8 bytes.
-        let codes = super::avx2::nibbles(unsafe { _mm_loadl_epi64(x.cast()) });
+    pub fn load_nibbles(x: &[u8; 8]) -> __m512 {
+        // SAFETY: the array is what is read.
+        let codes = super::avx2::nibbles(unsafe { _mm_loadl_epi64(x.as_ptr().cast()) });
         _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(codes))
     }
 }
@@ -263,8 +260,7 @@ lanes! {
 mod neon {
     use std::arch::aarch64::*;
     pub use std::arch::aarch64::{
-        vabsq_f32 as abs, vaddq_f32 as add, vdivq_f32 as div, vdupq_n_f32 as splat, vld1q_f32 as load,
-        vmulq_f32 as mul, vst1q_f32 as store, vsubq_f32 as sub,
+        vabsq_f32 as abs, vaddq_f32 as add, vdivq_f32 as div, vdupq_n_f32 as splat, vmulq_f32 as mul, vsubq_f32 as sub,
     };
 
     // Not vmaxq / vminq, which return NaN where either is NaN.
@@ -292,23 +288,32 @@ mod neon {
     }
     #[inline]
     #[target_feature(enable = "neon")]
-    pub unsafe fn load_bf16(x: *const u8) -> float32x4_t {
-        // SAFETY: the caller's: 8 bytes.
-        vreinterpretq_f32_u32(vshll_n_u16::<16>(vreinterpret_u16_u8(unsafe { vld1_u8(x) })))
+    pub fn load(x: &[f32; 4]) -> float32x4_t {
+        // SAFETY: the array is what is read.
+        unsafe { vld1q_f32(x.as_ptr()) }
     }
     #[inline]
     #[target_feature(enable = "neon")]
-    pub unsafe fn load_codes(x: *const u8) -> float32x4_t {
-        // SAFETY: the caller's: 4 bytes, unaligned.
-        let four = unsafe { x.cast::<u32>().read_unaligned() };
-        let wide = vmovl_u8(vreinterpret_u8_u32(vdup_n_u32(four)));
+    pub fn store(x: &mut [f32; 4], a: float32x4_t) {
+        // SAFETY: the array is what is written.
+        unsafe { vst1q_f32(x.as_mut_ptr(), a) };
+    }
+    #[inline]
+    #[target_feature(enable = "neon")]
+    pub fn load_bf16(x: &[u8; 8]) -> float32x4_t {
+        // SAFETY: the array is what is read.
+        vreinterpretq_f32_u32(vshll_n_u16::<16>(vreinterpret_u16_u8(unsafe { vld1_u8(x.as_ptr()) })))
+    }
+    #[inline]
+    #[target_feature(enable = "neon")]
+    pub fn load_codes(x: &[u8; 4]) -> float32x4_t {
+        let wide = vmovl_u8(vreinterpret_u8_u32(vdup_n_u32(u32::from_le_bytes(*x))));
         vcvtq_f32_u32(vmovl_u16(vget_low_u16(wide)))
     }
     #[inline]
     #[target_feature(enable = "neon")]
-    pub unsafe fn load_nibbles(x: *const u8) -> float32x4_t {
-        // SAFETY: the caller's: 2 bytes, unaligned.
-        let two = vreinterpret_u8_u16(vdup_n_u16(unsafe { x.cast::<u16>().read_unaligned() }));
+    pub fn load_nibbles(x: &[u8; 2]) -> float32x4_t {
+        let two = vreinterpret_u8_u16(vdup_n_u16(u16::from_le_bytes(*x)));
         let codes = vzip1_u8(vand_u8(two, vdup_n_u8(15)), vshr_n_u8::<4>(two));
         vcvtq_f32_u32(vmovl_u16(vget_low_u16(vmovl_u8(codes))))
     }

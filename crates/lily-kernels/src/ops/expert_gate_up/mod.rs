@@ -6,9 +6,9 @@ use crate::ops::expert_linear::ExpertLinear;
 use crate::ops::swiglu::SwiGlu;
 use crate::tensor::Tensor;
 
-pub mod cases;
-pub mod reference;
-pub mod simd;
+pub(crate) mod cases;
+pub(crate) mod reference;
+pub(crate) mod simd;
 
 /// The three ops it stands for; `gate.out` and `up.out` are not written.
 #[derive(Debug, Clone, PartialEq)]

@@ -7,9 +7,9 @@ use crate::ops::group_rows::Groups;
 use crate::ops::linear::Activations;
 use crate::tensor::{DType, Matrix, Tensor};
 
-pub mod cases;
-pub mod reference;
-pub mod simd;
+pub(crate) mod cases;
+pub(crate) mod reference;
+pub(crate) mod simd;
 
 /// Operands.
 #[derive(Debug, Clone, PartialEq)]

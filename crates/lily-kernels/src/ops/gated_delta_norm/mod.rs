@@ -5,9 +5,9 @@ use crate::ops::gated_delta::GatedDelta;
 use crate::ops::gated_rms_norm::GatedRmsNorm;
 use crate::tensor::Tensor;
 
-pub mod cases;
-pub mod reference;
-pub mod simd;
+pub(crate) mod cases;
+pub(crate) mod reference;
+pub(crate) mod simd;
 
 /// The two ops it stands for; `delta.out` is not written.
 #[derive(Debug, Clone, PartialEq)]

@@ -4,9 +4,9 @@
 use crate::op::{Access, Contract, Cost, Counts};
 use crate::tensor::{DType, Tensor};
 
-pub mod cases;
-pub mod reference;
-pub mod simd;
+pub(crate) mod cases;
+pub(crate) mod reference;
+pub(crate) mod simd;
 
 /// Added to the sum of squares.
 pub const EPS: f32 = 1e-6;

@@ -9,9 +9,9 @@ use crate::op::{Access, Contract, Cost, Counts, Rows, matrix_reads};
 use crate::ops::quantize_rows::{GROUP, Quantized};
 use crate::tensor::{DType, Format, Matrix, Tensor};
 
-pub mod cases;
-pub mod reference;
-pub mod simd;
+pub(crate) mod cases;
+pub(crate) mod reference;
+pub(crate) mod simd;
 
 /// Activations of a matmul.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -87,11 +87,6 @@ impl RowMap<'_> {
         }
     }
 
-    /// Nothing to compute.
-    pub const fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
     /// Input row of the i-th computed row.
     #[inline(always)]
     fn input(&self, i: usize) -> usize {

@@ -6,9 +6,9 @@ use crate::ops::combine_experts::CombineExperts;
 use crate::ops::shared_expert_add::SharedExpertAdd;
 use crate::tensor::Tensor;
 
-pub mod cases;
-pub mod reference;
-pub mod simd;
+pub(crate) mod cases;
+pub(crate) mod reference;
+pub(crate) mod simd;
 
 /// The three ops it stands for; only `add.out` is written.
 #[derive(Debug, Clone, PartialEq)]

@@ -7,9 +7,9 @@ use crate::ops::rms_norm::RmsNorm;
 use crate::ops::rope::Rope;
 use crate::tensor::Tensor;
 
-pub mod cases;
-pub mod reference;
-pub mod simd;
+pub(crate) mod cases;
+pub(crate) mod reference;
+pub(crate) mod simd;
 
 /// The five ops it stands for; only the rotated queries and the cache are written.
 #[derive(Debug, Clone, PartialEq)]

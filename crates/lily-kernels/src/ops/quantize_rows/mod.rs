@@ -6,9 +6,9 @@
 use crate::op::{Access, Contract, Cost, Counts};
 use crate::tensor::{DType, Tensor};
 
-pub mod cases;
-pub mod reference;
-pub mod simd;
+pub(crate) mod cases;
+pub(crate) mod reference;
+pub(crate) mod simd;
 
 /// Activations that share a scale; equals the weights' group, so that a group's product is exact in int32.
 pub const GROUP: usize = 64;

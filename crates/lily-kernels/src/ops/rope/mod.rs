@@ -6,9 +6,9 @@
 use crate::op::{Access, Contract, Cost, Counts};
 use crate::tensor::{DType, Tensor};
 
-pub mod cases;
-pub mod reference;
-pub mod simd;
+pub(crate) mod cases;
+pub(crate) mod reference;
+pub(crate) mod simd;
 
 /// Operands.
 #[derive(Debug, Clone, PartialEq)]

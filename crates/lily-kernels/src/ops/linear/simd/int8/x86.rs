@@ -204,7 +204,7 @@ mod avx2 {
                 }
                 add_run(&mut low, rows, run, x);
             }
-            let mut dots = [Avx2::from_registers([_mm256_setzero_ps(); 2]); R];
+            let mut dots = [Avx2([_mm256_setzero_ps(); 2]); R];
             for (r, dot) in dots.iter_mut().enumerate() {
                 let (mut sums, tops) = (totals(low[r]), totals(high[r]));
                 for (sum, top) in sums.iter_mut().zip(tops) {
@@ -265,7 +265,7 @@ mod avx2 {
     #[inline(always)]
     unsafe fn to_f32([low, high]: [__m256i; 2]) -> Avx2 {
         // SAFETY: the caller's.
-        Avx2::from_registers(unsafe { [_mm256_cvtepi32_ps(low), _mm256_cvtepi32_ps(high)] })
+        Avx2(unsafe { [_mm256_cvtepi32_ps(low), _mm256_cvtepi32_ps(high)] })
     }
 
     /// # Safety
@@ -426,7 +426,7 @@ mod avx512 {
                     sums[r][1] = _mm512_dpbusd_epi32(sums[r][1], high, x);
                 }
             }
-            let mut dots = [Avx512::from_registers([_mm512_setzero_ps()]); R];
+            let mut dots = [Avx512([_mm512_setzero_ps()]); R];
             for (dot, sums) in dots.iter_mut().zip(&sums) {
                 *dot = totals(*sums);
             }
@@ -448,7 +448,7 @@ mod avx512 {
             let second = _mm512_castps_si512(_mm512_shuffle_ps::<0b11_01_11_01>(a, b));
             let order = _mm512_setr_epi32(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15);
             let dots = _mm512_permutexvar_epi32(order, _mm512_add_epi32(first, second));
-            Avx512::from_registers([_mm512_cvtepi32_ps(dots)])
+            Avx512([_mm512_cvtepi32_ps(dots)])
         }
     }
 }

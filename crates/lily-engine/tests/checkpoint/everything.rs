@@ -1,48 +1,8 @@
-//! What the tests of this folder share: models to open, and the list of all tensors that the model asks for.
-
-use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+//! The list of all tensors that the model asks for, taken from a checkpoint.
 
 use lily_engine::checkpoint::{CheckpointError, TensorSource};
-use lily_engine::engine::EmbeddedModel;
 use lily_engine::model::config::{Config, LayerType};
 use lily_kernels::tensor::Matrix;
-
-/// The repository.
-pub fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
-
-macro_rules! demo_file {
-    ($name:literal) => {
-        ($name, include_bytes!(concat!("../../../../models/lily-demo/", $name)).as_slice())
-    };
-}
-
-/// The demo model as the program embeds it.
-pub const DEMO: EmbeddedModel = EmbeddedModel {
-    name: "lily-demo",
-    files: &[
-        demo_file!("config.json"),
-        demo_file!("generation_config.json"),
-        demo_file!("model.safetensors"),
-        demo_file!("model.safetensors.index.json"),
-        demo_file!("tokenizer.json"),
-    ],
-};
-
-/// A folder of larger test data, if this machine has it: in a `shared` beside any folder around this crate.
-pub fn shared(below: &str) -> Option<PathBuf> {
-    let found = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .ancestors()
-        .map(|ancestor| ancestor.join("shared").join(below))
-        .find(|path| path.exists());
-    if found.is_none() {
-        // Not `eprintln!`, which the harness swallows when a test passes.
-        let _ = writeln!(io::stderr(), "SKIPPED: there is no shared/{below} in any folder around the repository");
-    }
-    found
-}
 
 /// Every tensor of a model, as its forward pass will ask for it.
 pub struct Everything {
