@@ -25,8 +25,11 @@ pub struct SequenceInputs {
 }
 
 impl SequenceInputs {
-    /// KV blocks that its rows are written to.
+    /// KV blocks that its rows are written to; none for a plan without a cache, which needs no table.
     pub(crate) fn written_blocks(&self) -> &[u32] {
+        if self.block_table.is_empty() {
+            return &[];
+        }
         &self.block_table[self.start / KV_BLOCK..(self.start + self.num_rows).div_ceil(KV_BLOCK)]
     }
 }

@@ -155,6 +155,11 @@ fn check_inputs(plan: &Plan, inputs: &StepInputs) {
     assert!(inputs.num_tokens() <= plan.key.token_bucket, "more tokens than the plan's bucket");
     assert!(inputs.sequences.len() <= plan.key.sequence_bucket, "more sequences than the plan's bucket");
     assert!(inputs.tokens_on_device || inputs.tokens.len() == inputs.num_tokens());
+    check_exclusive(inputs);
+}
+
+/// What a sequence writes is its own: dispatches write it from several threads.
+fn check_exclusive(inputs: &StepInputs) {
     assert!(inputs.token_slot < 2 && inputs.sequences.iter().all(|s| s.state_half < 2), "slots and halves are 0 or 1");
     let states = inputs.sequences.iter().map(|s| s.state.0);
     assert!(all_differ(states), "two sequences share a state");
@@ -325,5 +330,35 @@ impl Backend for CpuBackend {
         }
         self.steps += 1;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Sequences of one row at these (state, half, start, blocks).
+    fn checked(sequences: &[(u32, usize, usize, &[u32])]) -> bool {
+        let sequence = |(first_row, s): (usize, &(u32, usize, usize, &[u32]))| SequenceInputs {
+            first_row,
+            num_rows: 1,
+            start: s.2,
+            state: BufferId(s.0),
+            state_half: s.1,
+            block_table: s.3.to_vec(),
+        };
+        let sequences = sequences.iter().enumerate().map(sequence).collect();
+        let inputs = StepInputs { sequences, ..StepInputs::default() };
+        std::panic::catch_unwind(|| check_exclusive(&inputs)).is_ok()
+    }
+
+    #[test]
+    fn sequences_that_would_write_the_same_bytes_are_refused() {
+        assert!(checked(&[(1, 0, 0, &[]), (2, 1, 0, &[])]));
+        assert!(checked(&[(1, 0, 300, &[7, 8]), (2, 1, 300, &[7, 9])]), "a block that both only read");
+        assert!(!checked(&[(1, 0, 300, &[7, 8]), (2, 1, 300, &[7, 8])]), "a block that both write");
+        assert!(!checked(&[(1, 0, 0, &[3]), (1, 1, 0, &[4])]), "one state");
+        assert!(!checked(&[(1, 2, 0, &[3])]), "no such half");
+        assert!(!checked(&[(1, 0, 256, &[3])]), "no such block");
     }
 }

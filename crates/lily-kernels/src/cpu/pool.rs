@@ -33,6 +33,8 @@ struct Shared {
     gate: AtomicUsize,
     /// What the first task that panicked left.
     panic: Mutex<Option<Box<dyn Any + Send>>>,
+    /// Workers that run.
+    begun: AtomicUsize,
     /// Someone is inside `run`.
     busy: AtomicBool,
     stop: AtomicBool,
@@ -65,6 +67,7 @@ impl Pool {
             next: AtomicUsize::new(0),
             gate: AtomicUsize::new(0),
             panic: Mutex::new(None),
+            begun: AtomicUsize::new(0),
             busy: AtomicBool::new(false),
             stop: AtomicBool::new(false),
             sleepers: Mutex::new(0),
@@ -75,6 +78,10 @@ impl Pool {
             let shared = Arc::clone(&pool.shared);
             let name = format!("lily-worker-{thread}");
             pool.workers.push(std::thread::Builder::new().name(name).spawn(move || work(&shared, thread))?);
+        }
+        // What a thread allocates in order to begin is then no part of a step.
+        while pool.shared.begun.load(Ordering::Acquire) < pool.workers.len() {
+            std::thread::yield_now();
         }
         Ok(pool)
     }
@@ -217,6 +224,7 @@ fn drain(shared: &Shared, task: &Task, thread: usize) {
 }
 
 fn work(shared: &Shared, thread: usize) {
+    shared.begun.fetch_add(1, Ordering::Release);
     let mut seen = 0;
     loop {
         seen = wait_for_epoch(shared, seen);
