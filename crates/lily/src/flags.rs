@@ -58,6 +58,9 @@ pub struct RunFlags {
     /// Continue the text as it stands, without the chat template
     #[arg(long, conflicts_with_all = ["system", "no_think"])]
     pub raw: bool,
+    /// Go on past the tokens that end an answer (for measurements)
+    #[arg(long)]
+    pub ignore_eos: bool,
     /// How the conversation starts and whether the model thinks.
     #[command(flatten)]
     pub conversation: ConversationFlags,

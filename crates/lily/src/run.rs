@@ -31,7 +31,7 @@ pub fn run(flags: &RunFlags) -> anyhow::Result<ExitCode> {
         },
         sampling: flags.sampling.over(engine.default_sampling(), crate::random_seed()),
         max_tokens: flags.sampling.max_tokens,
-        ignore_eos: false,
+        ignore_eos: flags.ignore_eos,
     };
     let interrupts = Interrupts::listen()?;
     let guard = interrupts.guard();
