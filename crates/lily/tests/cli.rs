@@ -195,6 +195,9 @@ fn plan_describes_a_step_of_the_built_in_model() {
     let unknown = run(&["plan", "--without", "no-such-switch"]);
     assert_eq!(unknown.status.code(), Some(1));
     assert!(stderr(&unknown).contains("no-such-switch"), "{}", stderr(&unknown));
+    let beyond = run(&["plan", "--model", "lily-demo", "--context", "18446744073709551615"]);
+    assert_eq!(beyond.status.code(), Some(1), "{}", stdout(&beyond));
+    assert!(stderr(&beyond).starts_with("lily: --context 18446744073709551615: "), "{}", stderr(&beyond));
 }
 
 /// A server that is stopped when the test ends, however it ends.
