@@ -284,6 +284,11 @@ pub fn plan_report(config_json: &str, query: &PlanQuery) -> Result<String, Engin
     if query.tokens == 0 || query.tokens > 1 << 20 {
         return Err(EngineError::Options(format!("--tokens {}: a step has 1 to {} tokens", query.tokens, 1 << 20)));
     }
+    let most = config.max_position_embeddings;
+    if query.context > most {
+        let message = format!("--context {}: this model takes at most {most} positions", query.context);
+        return Err(EngineError::Options(message));
+    }
     let mut switches = Switches::default();
     for name in &query.without {
         switches = switches.without(name).ok_or_else(|| {

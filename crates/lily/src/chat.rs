@@ -40,7 +40,16 @@ pub fn chat(flags: &ChatFlags) -> anyhow::Result<ExitCode> {
         note(format_args!("{} on {}; /help lists the commands", info.name, info.device));
     }
     let mut failed = false;
-    while let Some(line) = input.next()? {
+    loop {
+        let line = match input.next()? {
+            Read::Line(line) => line,
+            Read::NotText => {
+                note("that line is not UTF-8 text; it was left out");
+                failed = true;
+                continue;
+            }
+            Read::End => break,
+        };
         match Line::parse(&line) {
             Line::Empty => {}
             Line::Quit => break,
@@ -164,6 +173,14 @@ impl<'a> Line<'a> {
     }
 }
 
+/// What came in.
+enum Read {
+    Line(String),
+    /// Bytes that are no UTF-8: one line lost, not the conversation.
+    NotText,
+    End,
+}
+
 /// Where lines come from: an editor at a terminal, bare lines from a pipe.
 enum Input {
     Editor(Box<rustyline::Editor<(), MemHistory>>),
@@ -186,21 +203,24 @@ impl Input {
         matches!(self, Self::Editor(_))
     }
 
-    /// The next line, or none at the end (Ctrl-D) or on Ctrl-C at the prompt.
-    fn next(&mut self) -> anyhow::Result<Option<String>> {
+    /// The next line. The end is Ctrl-D, or Ctrl-C at the prompt.
+    fn next(&mut self) -> anyhow::Result<Read> {
         match self {
             Self::Editor(editor) => match editor.readline("> ") {
                 Ok(line) => {
                     editor.add_history_entry(line.as_str()).context("terminal")?;
-                    Ok(Some(line))
+                    Ok(Read::Line(line))
                 }
-                Err(ReadlineError::Eof | ReadlineError::Interrupted) => Ok(None),
+                Err(ReadlineError::Eof | ReadlineError::Interrupted) => Ok(Read::End),
+                Err(ReadlineError::Io(error)) if error.kind() == io::ErrorKind::InvalidData => Ok(Read::NotText),
                 Err(error) => Err(error).context("terminal"),
             },
             Self::Lines(stdin) => {
-                let mut line = String::new();
-                let read = stdin.read_line(&mut line).context("stdin")?;
-                Ok((read > 0).then_some(line))
+                let mut line = Vec::new();
+                if stdin.read_until(b'\n', &mut line).context("stdin")? == 0 {
+                    return Ok(Read::End);
+                }
+                Ok(String::from_utf8(line).map_or(Read::NotText, Read::Line))
             }
         }
     }

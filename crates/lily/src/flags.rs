@@ -202,7 +202,7 @@ pub struct ModelFlags {
     #[arg(long, value_enum, default_value_t = PrecisionFlag::Fast)]
     pub precision: PrecisionFlag,
     /// Worker threads [default: the cores this process may use]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = parse_threads)]
     pub threads: Option<NonZeroUsize>,
     /// Positions one conversation may hold [default: the model's]
     #[arg(long, value_name = "N")]
@@ -252,6 +252,17 @@ fn parse_device(name: &str) -> Result<String, String> {
         "metal" | "cuda" => Err(format!("this build has no {name} device; it runs on cpu")),
         _ => Err("no such device; this build runs on cpu".to_owned()),
     }
+}
+
+/// More than any machine has cores. Far more of them would only wait for one another, and so would the user.
+const MAX_THREADS: usize = 1024;
+
+fn parse_threads(text: &str) -> Result<NonZeroUsize, String> {
+    let threads: NonZeroUsize = text.parse().map_err(|error| format!("{error}"))?;
+    if threads.get() > MAX_THREADS {
+        return Err(format!("at most {MAX_THREADS} threads"));
+    }
+    Ok(threads)
 }
 
 /// The model for Apple machines that Lily is made for; used when it lies complete in the cache.
@@ -392,6 +403,7 @@ mod tests {
     fn zero_counts_and_raw_with_template_flags_are_usage_errors() {
         for args in [
             &["run", "--threads", "0", "x"][..],
+            &["run", "--threads", "10000", "x"],
             &["chat", "--context", "0"],
             &["run", "--raw", "--system", "s", "x"],
             &["run", "--raw", "--no-think", "x"],

@@ -19,10 +19,10 @@ fn run(args: &[&str]) -> Output {
     lily(args).output().expect("starts")
 }
 
-fn run_with_stdin(args: &[&str], input: &str) -> Output {
+fn run_with_stdin(args: &[&str], input: impl AsRef<[u8]>) -> Output {
     let mut child = lily(args).stdin(Stdio::piped()).spawn().expect("starts");
     // The program may end before it reads; that is for the caller to judge.
-    let _ = child.stdin.take().expect("piped").write_all(input.as_bytes());
+    let _ = child.stdin.take().expect("piped").write_all(input.as_ref());
     child.wait_with_output().expect("ends")
 }
 
@@ -166,6 +166,16 @@ fn a_conversation_over_a_pipe() {
 }
 
 #[test]
+fn a_line_that_is_no_text_costs_only_itself() {
+    let flags = ["chat", "--no-think", "--temperature", "0"];
+    let output = run_with_stdin(&flags, b"My name is Ada and I love trains.\n\xff\xfe\nWhat is my name?\n");
+    assert_eq!(output.status.code(), Some(1));
+    let text = stdout(&output);
+    assert!(text.lines().count() == 2 && text.lines().last().is_some_and(|line| line.contains("Ada")), "{text:?}");
+    assert!(stderr(&output).ends_with("lily: that line is not UTF-8 text; it was left out\n"), "{}", stderr(&output));
+}
+
+#[test]
 fn commands_answer_on_stderr() {
     let output = run_with_stdin(&["chat"], "/nope\n/help\n/think maybe\n\n/quit\nnever asked\n");
     assert!(output.status.success(), "{}", stderr(&output));
@@ -185,6 +195,9 @@ fn plan_describes_a_step_of_the_built_in_model() {
     let unknown = run(&["plan", "--without", "no-such-switch"]);
     assert_eq!(unknown.status.code(), Some(1));
     assert!(stderr(&unknown).contains("no-such-switch"), "{}", stderr(&unknown));
+    let beyond = run(&["plan", "--model", "lily-demo", "--context", "18446744073709551615"]);
+    assert_eq!(beyond.status.code(), Some(1), "{}", stdout(&beyond));
+    assert!(stderr(&beyond).starts_with("lily: --context 18446744073709551615: "), "{}", stderr(&beyond));
 }
 
 /// A server that is stopped when the test ends, however it ends.

@@ -31,7 +31,7 @@ impl Hosts {
 
     /// Whether `host[:port]` is one of them.
     fn allow(&self, authority: &str) -> bool {
-        let host = host_of(authority);
+        let Some(host) = host_of(authority) else { return false };
         self.names.iter().any(|name| name.eq_ignore_ascii_case(host))
             || self.any_address && host.parse::<IpAddr>().is_ok()
     }
@@ -79,12 +79,14 @@ fn header_text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str>
     headers.get(name).and_then(|value| value.to_str().ok())
 }
 
-/// `host` of `host`, `host:port`, `[v6]` or `[v6]:port`.
-fn host_of(authority: &str) -> &str {
-    if let Some((v6, _)) = authority.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
-        return v6;
-    }
-    authority.split_once(':').map_or(authority, |(host, _)| host)
+/// `host` of `host`, `host:port`, `[v6]` or `[v6]:port`; none of anything else, such as `host:x@elsewhere`.
+fn host_of(authority: &str) -> Option<&str> {
+    let (host, rest) = match authority.strip_prefix('[') {
+        Some(v6) => v6.split_once(']')?,
+        None => authority.split_at(authority.find(':').unwrap_or(authority.len())),
+    };
+    let is_port = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit());
+    (rest.is_empty() || rest.strip_prefix(':').is_some_and(is_port)).then_some(host)
 }
 
 #[cfg(test)]
@@ -98,6 +100,9 @@ mod tests {
             assert!(hosts.allow(host), "{host}");
         }
         for host in ["", "evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "10.0.0.1", "[::2]"] {
+            assert!(!hosts.allow(host), "{host}");
+        }
+        for host in ["localhost:x@evil.example", "localhost:80:evil.example", "[::1]evil.example", "[::1", "[::1]:x"] {
             assert!(!hosts.allow(host), "{host}");
         }
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::body::Bytes;
-use axum::extract::rejection::BytesRejection;
+use axum::extract::rejection::{BytesRejection, PathRejection};
 use axum::extract::{DefaultBodyLimit, Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
@@ -105,7 +105,11 @@ async fn models(State(server): State<Arc<Server>>) -> Json<Value> {
     Json(json!({"object": "list", "data": [describe(&server)]}))
 }
 
-async fn model(State(server): State<Arc<Server>>, Path(id): Path<String>) -> Result<Json<Value>, ApiError> {
+async fn model(
+    State(server): State<Arc<Server>>,
+    id: Result<Path<String>, PathRejection>,
+) -> Result<Json<Value>, ApiError> {
+    let Path(id) = id.map_err(|_| ApiError::field("model", "the address is not UTF-8 text"))?;
     if id == server.model.name { Ok(Json(describe(&server))) } else { Err(unknown_model(&id, &server.model.name)) }
 }
 

@@ -343,6 +343,7 @@ async fn http_errors_have_openais_shape() {
         (request("POST", "/v1/models", ""), StatusCode::METHOD_NOT_ALLOWED),
         (request("GET", "/nowhere", ""), StatusCode::NOT_FOUND),
         (request("GET", "/v1/models/other", ""), StatusCode::NOT_FOUND),
+        (request("GET", "/v1/models/%ff", ""), StatusCode::BAD_REQUEST),
     ] {
         let (status, _, text) = send(&app, request).await;
         assert_eq!(status, want, "{text}");
