@@ -27,6 +27,8 @@ pub struct Session {
     blocks: Vec<u32>,
     snapshots: Snapshots,
     state_bytes: usize,
+    /// Tokens of the last request's prompt; the answer lies behind them.
+    prompt_len: usize,
     /// Engine clock of the last request, for choosing which session to give up.
     last_used: u64,
 }
@@ -45,6 +47,7 @@ impl Session {
             blocks: Vec::new(),
             snapshots: Snapshots::default(),
             state_bytes: memory.state_bytes,
+            prompt_len: 0,
             last_used: 0,
         })
     }
@@ -82,6 +85,12 @@ impl Session {
         let common = self.tokens.iter().zip(prompt).take_while(|(a, b)| a == b).count();
         let limit = common.min(prompt.len().saturating_sub(1));
         if self.len() <= limit { self.len() } else { self.snapshots.longest(limit).unwrap_or(0) }
+    }
+
+    /// How much of its last prompt this timeline loses if it goes back to `len`. An answer counts nothing: the next
+    /// turn of its own conversation often leaves it too, as where a template drops the reasoning.
+    fn prompt_lost(&self, len: usize) -> usize {
+        self.prompt_len.min(self.len()).saturating_sub(len)
     }
 
     /// Goes back to a length that `reusable` named.

@@ -5,6 +5,9 @@ use lily_kernels::backend::{Backend, DeviceError};
 use super::{BlockPool, OutOfBlocks, Session};
 use crate::model::memory::MemoryLayout;
 
+/// Tokens of a prompt that are soon computed again.
+const SMALL_LOSS: usize = 256;
+
 /// Idle sessions, and the pool of KV blocks.
 #[derive(Debug)]
 pub struct Store {
@@ -21,7 +24,8 @@ impl Store {
     }
 
     /// Takes out the idle session that can skip most of a prompt, already rewound to that point, or a fresh one.
-    /// Of a session that shares nothing, nothing is taken: its own conversation may go on.
+    /// A session that would lose more of its own prompt than it saves here is left alone: its conversation may go on,
+    /// and a long one must not be the price of a short one with the same system message.
     ///
     /// # Errors
     /// The device has no memory for a new session, not even that of the idle ones.
@@ -32,10 +36,12 @@ impl Store {
         prompt: &[u32],
     ) -> Result<Session, DeviceError> {
         self.clock += 1;
-        let best = self.idle.iter().enumerate().map(|(i, s)| (s.reusable(prompt), i)).max();
-        if let Some((len, i)) = best.filter(|(len, _)| *len > 0) {
+        let offers = self.idle.iter().enumerate().map(|(i, s)| (s.reusable(prompt), i));
+        let best = offers.filter(|&(len, i)| len > 0 && self.idle[i].prompt_lost(len) <= len.max(SMALL_LOSS)).max();
+        if let Some((len, i)) = best {
             let mut session = self.idle.remove(i);
             session.rewind(backend, &mut self.pool, len);
+            session.prompt_len = prompt.len();
             return Ok(session);
         }
         if self.idle.len() >= self.max_sessions {
@@ -44,7 +50,7 @@ impl Store {
         loop {
             match Session::new(backend, memory) {
                 Err(_) if !self.idle.is_empty() => self.evict(backend),
-                result => return result,
+                result => return result.map(|session| Session { prompt_len: prompt.len(), ..session }),
             }
         }
     }

@@ -281,6 +281,16 @@ fn the_same_prompt_again_runs_from_the_last_snapshot_before_its_end() {
 }
 
 #[test]
+fn a_short_conversation_does_not_cost_a_long_one_with_the_same_beginning() {
+    let mut world = World::new(1 << 20);
+    assert_eq!(world.ask(&plain(1, 900, 5)), Some(0));
+    assert_eq!(world.ask(&plain(2, 310, 0)), Some(0), "256 are there, but 649 would be lost");
+    assert_eq!(world.ask(&plain(1, 920, 5)), Some(905));
+    assert_eq!(world.ask(&plain(2, 320, 0)), Some(310));
+    world.check_owners();
+}
+
+#[test]
 fn without_a_budget_only_the_end_of_a_session_is_resumed() {
     let mut world = World::new(0);
     assert_eq!(world.ask(&plain(11, 300, 5)), Some(0));
