@@ -13,6 +13,9 @@ use crate::support::root;
 
 /// What 16 cases instead of the evaluation's 48 may cost (the README of `golden/demo`).
 const SLACK: f64 = 0.08;
+/// The one task whose floor no right engine reaches on these cases: mlx-lm itself, in f32, gets 14 of the 16 sums right
+/// (0.875), where 0.979 less 0.08 asks for 15. It is held to mlx-lm's share.
+const OUT_OF_REACH: &str = "math";
 
 fn read(name: &str) -> Value {
     serde_json::from_str(&std::fs::read_to_string(root().join("golden/demo").join(name)).unwrap()).unwrap()
@@ -65,9 +68,7 @@ fn every_answer_in_exact_precision_is_that_of_mlx_lm() {
     }
 }
 
-/// A floor is the evaluation's share less its slack, or what mlx-lm itself reaches in f32 on these very cases, if that is
-/// less: of the sums it gets 14 of 16 right (0.875, where 0.979 less 0.08 would ask for 15), and no right engine can do
-/// better.
+/// A floor is the evaluation's share less its slack.
 #[test]
 fn behaviour_cases_pass_at_their_floors_in_fast_precision() {
     let scored = read("eval.json")["eval"]["4bit"].clone();
@@ -86,7 +87,11 @@ fn behaviour_cases_pass_at_their_floors_in_fast_precision() {
         let share = |right: usize, all: usize| if all == 0 { 1.0 } else { right as f64 / all as f64 };
         let (got, reference) = (share(*right, *all), share(*reference, *compared));
         // Tasks that the evaluation does not score are held to mlx-lm's share.
-        let floor = (scored[task].as_f64().unwrap_or(reference) - SLACK).min(reference);
+        let mut floor = scored[task].as_f64().unwrap_or(reference) - SLACK;
+        if task == OUT_OF_REACH {
+            assert!(reference < floor, "the exception is no longer needed");
+            floor = reference;
+        }
         println!("{task}: {right} of {all}, mlx-lm {reference:.3} of {compared}, floor {floor:.3}");
         if got < floor {
             below.push(task.clone());
