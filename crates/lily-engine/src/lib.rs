@@ -11,6 +11,8 @@ pub mod model; // 5 config, weights, the math
 pub mod step; // 6 plan key → plan; step inputs; run
 pub mod session; // 7 what a conversation keeps on the device
 pub mod runtime; // 8 a model on a device: steps and sessions
-mod generate; // 9 the loop: prefill, decode, events
+mod penalties; // 9 what changes logits before a token is chosen
+mod logprobs; // 9 how likely the chosen one was
+mod generate; // 10 the loop: prefill, decode, events
 pub mod engine; // the door: opens a model, owns device and sessions
 pub mod error; // why any of it may fail

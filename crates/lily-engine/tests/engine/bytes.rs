@@ -130,7 +130,7 @@ fn any_thread_count_and_instruction_set_gives_the_same_bytes() {
 fn chat(messages: &[Value]) -> Request {
     let prompt =
         Prompt::Chat(ChatPrompt { messages: messages.to_vec(), enable_thinking: Some(false), ..ChatPrompt::default() });
-    Request { prompt, sampling: SamplingParams::GREEDY, max_tokens: Some(40), ignore_eos: false }
+    Request { max_tokens: Some(40), ..Request::new(prompt, SamplingParams::GREEDY) }
 }
 
 fn run(engine: &mut Engine, request: &Request) -> Completion {
@@ -180,7 +180,8 @@ fn compare_next_logits(warm: &mut Engine, precision: Precision, request: &Reques
 fn seeded_sampling_is_the_same_with_and_without_earlier_traffic() {
     let options = harness::demo_options(Precision::Fast);
     let mut busy = Engine::open(&options).unwrap();
-    let sampling = SamplingParams { temperature: 0.9, top_k: 40, top_p: 0.95, min_p: 0.01, seed: 7 };
+    let filters = SamplingParams { temperature: 0.9, top_k: 40, top_p: 0.95, min_p: 0.01, ..SamplingParams::GREEDY };
+    let sampling = SamplingParams { presence_penalty: 0.5, repetition_penalty: 1.05, seed: 7, ..filters };
     let story = Request {
         sampling,
         max_tokens: Some(60),

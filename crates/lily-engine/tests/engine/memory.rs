@@ -12,7 +12,7 @@ use crate::harness;
 use crate::support::root;
 
 fn raw(tokens: Vec<u32>, max_tokens: Option<usize>) -> Request {
-    Request { prompt: Prompt::Tokens(tokens), sampling: SamplingParams::GREEDY, max_tokens, ignore_eos: true }
+    Request { max_tokens, ignore_eos: true, ..Request::new(Prompt::Tokens(tokens), SamplingParams::GREEDY) }
 }
 
 fn go(_: Event) -> ControlFlow<()> {
