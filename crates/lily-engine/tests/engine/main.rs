@@ -11,3 +11,4 @@ mod fidelity; // fast precision against the f32 golden
 mod golden; // exact precision against mlx-lm and transformers
 mod harness; // running steps, reading goldens
 mod memory; // arena, sessions, cancellation
+mod sampling; // penalties, bias, stop strings, log-probabilities
