@@ -67,10 +67,8 @@ impl Generate for Fake {
             "scored" => {
                 let mut completion = play(scored_events(), finish, sink);
                 let aside = TokenLogprobs { in_content: false, ..scored(b"<think>", &[]) };
-                let content = scored_events().into_iter().filter_map(|event| match event {
-                    Event::Logprobs(tokens) => Some(tokens),
-                    _ => None,
-                });
+                let tokens = |event| if let Event::Logprobs(tokens) = event { tokens } else { vec![] };
+                let content = scored_events().into_iter().map(tokens);
                 completion.logprobs = Some([vec![aside], content.flatten().collect()].concat());
                 Ok(completion)
             }
