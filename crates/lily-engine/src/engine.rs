@@ -318,7 +318,7 @@ fn expected_counts(config: &Config, query: &PlanQuery) -> Counts {
     let sequences = if query.decode { query.tokens } else { 1 };
     let per_sequence = query.tokens / sequences;
     let attended: usize = (1..=per_sequence).map(|i| query.context + i).sum();
-    let share = config.num_experts_per_tok as f64 / config.num_experts as f64;
+    let share = config.num_experts_per_tok as f64 / config.num_experts.max(1) as f64;
     let missed = (1.0 - share).powf(query.tokens as f64);
     Counts {
         tokens: query.tokens,

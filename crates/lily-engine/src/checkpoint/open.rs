@@ -10,6 +10,7 @@ use lily_kernels::tensor::FileSlice;
 use super::CheckpointError;
 use super::ModelSource;
 use super::files::ModelFiles;
+use super::layout::Layout;
 use super::quantization::Quantization;
 use super::shards::Shards;
 use crate::model::config::{Config, GenerationConfig, union};
@@ -21,6 +22,7 @@ pub struct Checkpoint {
     pub(super) config: Config,
     pub(super) quantization: Quantization,
     pub(super) shards: Shards,
+    pub(super) layout: Layout,
     /// Names of the tensors that the model has asked for.
     pub(super) taken: BTreeSet<String>,
     generation_config: GenerationConfig,
@@ -44,8 +46,8 @@ impl Checkpoint {
             None => GenerationConfig::default(),
         };
         let shards = Shards::open(&files)?;
-        shards.check_layout()?;
-        Ok(Self { files, config, quantization, shards, taken: BTreeSet::new(), generation_config })
+        let layout = Layout::of(&shards.tensors, &config);
+        Ok(Self { files, config, quantization, shards, layout, taken: BTreeSet::new(), generation_config })
     }
 
     /// `owner/name` for a snapshot in a hub cache, else the folder's or the embedded model's name.

@@ -70,19 +70,6 @@ impl Shards {
         Ok(())
     }
 
-    /// Refuses Hugging Face's own layout.
-    pub(super) fn check_layout(&self) -> Result<(), CheckpointError> {
-        let Some(raw) = self.tensors.values().find(|entry| layout::is_hugging_face(&entry.name, &entry.shape)) else {
-            return Ok(());
-        };
-        let problem = format!(
-            "has shape {:?}, so the model is in Hugging Face's own layout, which is not supported yet; convert it with \
-             mlx_lm.convert",
-            raw.shape
-        );
-        Err(CheckpointError::tensor(self.files[raw.slice.file as usize].name(), &raw.name, problem))
-    }
-
     /// The bytes of a tensor.
     pub(super) fn bytes(&self, slice: FileSlice) -> &[u8] {
         // `header::read` checked the range against the file's length.
