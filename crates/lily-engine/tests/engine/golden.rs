@@ -70,6 +70,42 @@ fn tiny_calm_1500_equals_transformers_in_chunks_of_64_257_and_2048() {
     check_shared("oracle/ckpt/tiny-calm", "oracle/gold/tiny-calm-1500.hf-f32.safetensors", &[64, 257, 2048]);
 }
 
+/// Every layout, architecture and quantization of golden/architectures, in exact precision and whole.
+#[test]
+fn every_architecture_and_quantization_equals_its_golden() {
+    for folder in harness::architectures() {
+        println!("{}", folder.display());
+        let golden = Golden::open(&folder.join("golden.safetensors"));
+        check(&mut harness::folder(&folder, Precision::Exact), &golden, 2048);
+        check(&mut harness::folder(&folder, Precision::Exact), &golden, 5);
+    }
+}
+
+/// In fast precision they keep every choice that is decided by more than the noise (logits have a standard deviation of 3
+/// to 6); random weights have no redundancy that would absorb the rounding of activations.
+#[test]
+fn every_architecture_keeps_its_choices_in_fast_precision() {
+    for folder in harness::architectures() {
+        let golden = Golden::open(&folder.join("golden.safetensors"));
+        let mut runtime = harness::folder(&folder, Precision::Fast);
+        let vocab = runtime.stepper.model().config.vocab_size;
+        let (got, want) = (harness::logits(&mut runtime, &golden.ids("tokens"), 2048), golden.floats("logits"));
+        let error = relative_rms(&got, &want);
+        let noise = error * (want.iter().map(|w| f64::from(w * w)).sum::<f64>() / want.len() as f64).sqrt();
+        let decided = |row: &[f32]| {
+            let best = top1(row, vocab)[0] as usize;
+            let second = (0..vocab).filter(|&id| id != best).map(|id| row[id]).fold(f32::MIN, f32::max);
+            f64::from(row[best] - second) >= (4.0 * noise).max(1.0)
+        };
+        let rows: Vec<_> = got.chunks(vocab).zip(want.chunks(vocab)).filter(|(_, want)| decided(want)).collect();
+        println!("{}: relative rms {error:.1e}, {} decided rows", folder.display(), rows.len());
+        assert!(error < 0.2 && !rows.is_empty(), "{}", folder.display());
+        for (got, want) in rows {
+            assert_eq!(top1(got, vocab), top1(want, vocab), "{}", folder.display());
+        }
+    }
+}
+
 /// The fixture of the repository was made by an f64 reference written apart from both libraries.
 #[test]
 fn tiny_fixture_equals_its_f64_reference() {
