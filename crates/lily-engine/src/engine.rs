@@ -6,6 +6,7 @@ use lily_kernels::cpu::CpuBackend;
 use lily_kernels::op::Counts;
 use lily_kernels::plan::{Logits, Phase, PlanKey, Program};
 
+use crate::budget::{Allowance, Budget};
 use crate::checkpoint::{Checkpoint, Declared};
 use crate::generate::{Limits, PromptIds, Turn};
 use crate::model::config::Config;
@@ -21,9 +22,6 @@ pub use crate::error::EngineError;
 pub use lily_kernels::plan::Precision;
 pub use lily_kernels::switches::{SWITCHES, Switches};
 
-/// Bytes of snapshots that one session may keep.
-const SNAPSHOT_BYTES: usize = 512 << 20;
-
 /// How to open a model.
 #[derive(Debug, Clone)]
 pub struct EngineOptions {
@@ -33,8 +31,10 @@ pub struct EngineOptions {
     pub precision: Precision,
     /// Worker threads; `None` takes the cores this process may use (affinity, cgroup).
     pub threads: Option<usize>,
-    /// Positions one session may hold; `None` takes the model's `max_position_embeddings`.
+    /// Positions one session may hold; `None` takes the model's `max_position_embeddings`, or as many as fit.
     pub context_length: Option<usize>,
+    /// Bytes of memory to plan with; `None` takes what the device has available.
+    pub memory: Option<u64>,
     /// Prefill chunk bound in tokens, at absolute positions.
     pub prefill_chunk: usize,
     /// Optimisations.
@@ -49,6 +49,7 @@ impl EngineOptions {
             precision: Precision::Fast,
             threads: None,
             context_length: None,
+            memory: None,
             prefill_chunk: 2048,
             switches: Switches::default(),
         }
@@ -100,12 +101,21 @@ impl Engine {
     /// # Errors
     /// As `open`.
     pub fn open_on(options: &EngineOptions, backend: Box<dyn Backend>) -> Result<Self, EngineError> {
+        if options.prefill_chunk == 0 {
+            return Err(EngineError::Options("--prefill-chunk 0: a chunk has at least one token".into()));
+        }
         let mut checkpoint = Checkpoint::open(&options.source)?;
         let codec = open_codec(&checkpoint)?;
-        let limits = limits(options, &checkpoint, &codec)?;
-        let (context, precision) = (limits.context_length, options.precision);
-        let runtime = Runtime::load(&mut checkpoint, backend, context, precision, options.switches)?;
-        let info = describe(&checkpoint, &limits, &*runtime.stepper.backend);
+        let numbers = (options.precision, options.switches);
+        let model = Qwen3_5::load(&mut checkpoint, options.precision)?;
+        let files = (checkpoint.weight_bytes(), checkpoint.file("tokenizer.json")?.map_or(0, |file| file.len() as u64));
+        let available = options.memory.or_else(|| backend.available_bytes());
+        let budget = Budget::of(&model, files, options.prefill_chunk, numbers, available);
+        let allowance = budget.settle(options.context_length)?;
+        let limits = limits(options, &checkpoint, &codec, &allowance)?;
+        let runtime = Runtime::new(model, &checkpoint, backend, limits.context_length, numbers)?;
+        let mut info = describe(&checkpoint, &limits, &*runtime.stepper.backend);
+        info.warnings.extend(allowance.note);
         let defaults = default_sampling(&checkpoint);
         Ok(Self { runtime, codec, limits, defaults, info, checkpoint })
     }
@@ -196,17 +206,13 @@ fn open_codec(checkpoint: &Checkpoint) -> Result<Codec, EngineError> {
     Codec::open(&|name| checkpoint.file(name).ok().flatten()).map_err(EngineError::Text)
 }
 
-fn limits(options: &EngineOptions, checkpoint: &Checkpoint, codec: &Codec) -> Result<Limits, EngineError> {
+fn limits(
+    options: &EngineOptions,
+    checkpoint: &Checkpoint,
+    codec: &Codec,
+    allowance: &Allowance,
+) -> Result<Limits, EngineError> {
     let config = checkpoint.config();
-    let most = config.max_position_embeddings;
-    let context_length = options.context_length.unwrap_or(most);
-    if context_length < 2 || context_length > most {
-        let message = format!("--context {context_length}: this model takes 2 to {most} positions");
-        return Err(EngineError::Options(message));
-    }
-    if options.prefill_chunk == 0 {
-        return Err(EngineError::Options("--prefill-chunk 0: a chunk has at least one token".into()));
-    }
     let mut stop_ids = checkpoint.eos_token_ids();
     stop_ids.extend_from_slice(codec.tokenizer().stop_ids());
     stop_ids.sort_unstable();
@@ -220,9 +226,9 @@ fn limits(options: &EngineOptions, checkpoint: &Checkpoint, codec: &Codec) -> Re
         return Err(EngineError::Options(message));
     }
     Ok(Limits {
-        context_length,
+        context_length: allowance.context_length,
         prefill_chunk: options.prefill_chunk,
-        snapshot_bytes: SNAPSHOT_BYTES,
+        snapshot_bytes: allowance.snapshot_bytes,
         stop_ids,
         vocab_limit: u32::try_from(vocab).unwrap_or(u32::MAX),
     })

@@ -10,11 +10,8 @@ use crate::model::config::Config;
 const SKIPPED: [&str; 3] = ["vision_tower.", "model.visual.", "mtp."];
 
 /// Names of the text model's root and of its head, MLX's first.
-const ROOTS: [(&str, &str); 3] = [
-    ("language_model.model.", "language_model.lm_head"),
-    ("model.language_model.", "lm_head"),
-    ("model.", "lm_head"),
-];
+const ROOTS: [(&str, &str); 3] =
+    [("language_model.model.", "language_model.lm_head"), ("model.language_model.", "lm_head"), ("model.", "lm_head")];
 
 /// The model does not use tensors or modules of this name.
 pub(super) fn is_skipped(name: &str) -> bool {

@@ -1,4 +1,4 @@
-//! Flow 3: a model's files become its config and its tensors. The only place that bends a layout: the model asks in
+//! Flow 4: a model's files become its config and its tensors. The only place that bends a layout: the model asks in
 //! Hugging Face's names and shapes, this module knows where checkpoints of each kind keep them.
 //! Reads headers and small vectors; matrices stay where they are and are named by byte range.
 

@@ -2,12 +2,13 @@
 //! nor fusion nor precision beyond saying which matmuls are sensitive.
 
 use lily_kernels::plan::Weight::{Bulk, Sensitive};
-use lily_kernels::plan::{Logits, Plan, PlanKey, Program, Recorder};
+use lily_kernels::plan::{Logits, Plan, PlanKey, Precision, Program, Recorder};
 use lily_kernels::tensor::Tensor;
 
 use super::config::Config;
 use super::memory::{LayerMemory, MemoryLayout};
 use super::weights::{Attention, DenseMlp, GatedDeltaNet, InProj, Layer, Mixer, Mlp, SparseMoe, Weights};
+use crate::checkpoint::{Checkpoint, CheckpointError};
 
 /// A model that can be recorded.
 #[derive(Debug, Clone)]
@@ -21,6 +22,17 @@ pub struct Qwen3_5 {
 }
 
 impl Qwen3_5 {
+    /// Takes a checkpoint's tensors and lays out its memory.
+    ///
+    /// # Errors
+    /// A tensor is missing or is not what the config says.
+    pub fn load(checkpoint: &mut Checkpoint, precision: Precision) -> Result<Self, CheckpointError> {
+        let config = checkpoint.config().clone();
+        let weights = Weights::load(&config, checkpoint)?;
+        let memory = MemoryLayout::new(&config, precision);
+        Ok(Self { config, weights, memory })
+    }
+
     /// The plan of a key.
     pub fn record(&self, key: PlanKey) -> Plan {
         let mut r = Recorder::new(key);

@@ -171,7 +171,11 @@ fn refused_variants() {
         ("rms_norm_eps", json!(0.0), "`text_config.rms_norm_eps` = 0.0; it must be a number above 0"),
         ("tie_word_embeddings", json!("no"), "`text_config.tie_word_embeddings` = \"no\"; it must be true or false"),
         ("num_experts", Value::Null, "no `text_config.intermediate_size`"),
-        ("num_experts", json!("many"), "`text_config.num_experts` = \"many\"; it must be a whole number from 1 to 4096"),
+        (
+            "num_experts",
+            json!("many"),
+            "`text_config.num_experts` = \"many\"; it must be a whole number from 1 to 4096",
+        ),
         (
             "attn_output_gate",
             json!(false),

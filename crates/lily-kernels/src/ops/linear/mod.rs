@@ -61,7 +61,9 @@ impl Activations {
         assert_eq!(self.shape().1, weight.cols, "activations and weight disagree about the inputs");
         match (self, weight.format) {
             (Self::Full(t), _) => assert_eq!(t.dtype, DType::F32),
-            (Self::Quantized(_), format) => assert!(format.takes_int8(weight.cols), "{format:?} takes no int8 activations"),
+            (Self::Quantized(_), format) => {
+                assert!(format.takes_int8(weight.cols), "{format:?} takes no int8 activations")
+            }
         }
     }
 }
