@@ -37,7 +37,19 @@ pub struct MemoryEstimate {
 }
 
 impl MemoryEstimate {
-    /// All parts.
+    /// All parts by name.
+    pub const fn parts(&self) -> [(&'static str, u64); 6] {
+        [
+            ("weights", self.weights),
+            ("KV cache", self.kv_cache),
+            ("state", self.states),
+            ("snapshots", self.snapshots),
+            ("scratch", self.scratch),
+            ("tokenizer", self.tokenizer),
+        ]
+    }
+
+    /// The sum.
     pub const fn total(&self) -> u64 {
         self.weights + self.kv_cache + self.states + self.snapshots + self.scratch + self.tokenizer
     }
@@ -45,17 +57,9 @@ impl MemoryEstimate {
 
 impl fmt::Display for MemoryEstimate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let parts = [
-            (self.weights, "weights"),
-            (self.kv_cache, "KV cache"),
-            (self.states, "state"),
-            (self.snapshots, "snapshots"),
-            (self.scratch, "scratch"),
-            (self.tokenizer, "tokenizer"),
-        ];
         write!(f, "{} (", Bytes(self.total()))?;
-        for (i, (bytes, name)) in parts.iter().filter(|(bytes, _)| *bytes > 0).enumerate() {
-            write!(f, "{}{} {name}", if i > 0 { " + " } else { "" }, Bytes(*bytes))?;
+        for (i, (name, bytes)) in self.parts().into_iter().filter(|(_, bytes)| *bytes > 0).enumerate() {
+            write!(f, "{}{} {name}", if i > 0 { " + " } else { "" }, Bytes(bytes))?;
         }
         f.write_str(")")
     }
@@ -144,7 +148,9 @@ impl Budget {
 
     /// Whole snapshots of a session, if all of them may take so many bytes.
     fn snapshots(&self, bytes: u64) -> u64 {
-        let most = MAX_SNAPSHOT_BYTES.min(bytes / MAX_SESSIONS as u64);
+        // A conversation has fewer moments to come back to than tokens.
+        let all = self.state_bytes.saturating_mul(self.max_context as u64);
+        let most = MAX_SNAPSHOT_BYTES.min(bytes / MAX_SESSIONS as u64).min(all);
         most - most.checked_rem(self.state_bytes).unwrap_or(most)
     }
 

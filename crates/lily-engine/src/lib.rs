@@ -14,4 +14,5 @@ pub mod session; // 8 what a conversation keeps on the device
 pub mod runtime; // 9 a model on a device: steps and sessions
 mod generate; // 10 the loop: prefill, decode, events
 pub mod engine; // the door: opens a model, owns device and sessions
+pub mod report; // what a model is and would do, for people
 pub mod error; // why any of it may fail

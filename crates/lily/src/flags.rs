@@ -29,6 +29,8 @@ pub enum Command {
     Run(RunFlags),
     /// Print what one step of the model does on the device: dispatches, stages, bytes, FLOPs
     Plan(PlanFlags),
+    /// Print what a model's files hold and what it takes to run them: config, tensors, bytes, memory, warnings
+    Inspect(InspectFlags),
     /// Serve the OpenAI chat API over HTTP on this machine
     Serve(ServeFlags),
 }
@@ -93,6 +95,26 @@ pub struct PlanFlags {
     /// Turn an optimisation off (repeat, or separate by commas)
     #[arg(long, value_name = "SWITCH", value_delimiter = ',')]
     pub without: Vec<String>,
+    /// Number formats of activations and cache
+    #[arg(long, value_enum, default_value_t = PrecisionFlag::Fast)]
+    pub precision: PrecisionFlag,
+}
+
+/// Flags of `lily inspect`.
+#[derive(Debug, Args)]
+pub struct InspectFlags {
+    /// A model folder, with weights or without [default: the default model's]
+    #[arg(value_name = "PATH", conflicts_with = "model")]
+    pub path: Option<PathBuf>,
+    /// The same as PATH
+    #[arg(long, value_name = "PATH")]
+    pub model: Option<PathBuf>,
+    /// Positions of the cache [default: the model's]
+    #[arg(long, value_name = "N")]
+    pub context: Option<NonZeroUsize>,
+    /// Prompt tokens computed in one step
+    #[arg(long, value_name = "N", default_value = "2048", hide_short_help = true)]
+    pub prefill_chunk: NonZeroUsize,
     /// Number formats of activations and cache
     #[arg(long, value_enum, default_value_t = PrecisionFlag::Fast)]
     pub precision: PrecisionFlag,

@@ -7,7 +7,7 @@ use lily_kernels::tensor::{DType, FileSlice, Format, Matrix, Stored};
 
 use super::layout::{Layout, Stack};
 use super::quantization::{Quantization, Stated};
-use super::{CheckpointError, TensorSource};
+use super::{CheckpointError, TensorSource, Vector};
 use crate::model::config::Config;
 
 /// Tensors at consecutive offsets of one imaginary file, as MLX would write them: matrices quantized as the config says,
@@ -99,13 +99,13 @@ impl TensorSource for Declared {
     }
 
     /// Ones for norm weights, zeros for everything else.
-    fn vector(&mut self, path: &str, shape: &[usize]) -> Result<Vec<f32>, CheckpointError> {
+    fn vector(&mut self, path: &str, shape: &[usize]) -> Result<Vector, CheckpointError> {
         let elements = shape.iter().product();
         if !self.vectors.contains_key(path) {
             let slice = self.place(elements * DType::Bf16.bytes());
             self.vectors.insert(path.to_owned(), slice);
         }
         let value = if path.ends_with("norm.weight") { 1.0 } else { 0.0 };
-        Ok(vec![value; elements])
+        Ok(Vector { values: vec![value; elements], stored: DType::Bf16 })
     }
 }

@@ -56,6 +56,11 @@ impl Layout {
         Self { root, head, tied: config.tie_word_embeddings, raw: false }
     }
 
+    /// The convention, for people.
+    pub(super) fn name(&self) -> &'static str {
+        if self.raw { "Hugging Face's own" } else { "MLX" }
+    }
+
     /// Name in the files of a module that is no stack. A tied head is the embedding.
     pub(super) fn module(&self, path: &str) -> String {
         match path {

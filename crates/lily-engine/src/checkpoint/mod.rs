@@ -14,12 +14,12 @@ mod shards;
 mod source;
 mod tensors;
 
-use lily_kernels::tensor::Matrix;
+use lily_kernels::tensor::{DType, Matrix};
 
 pub use cache::cached_model;
 pub use declared::Declared;
 pub use error::CheckpointError;
-pub use open::Checkpoint;
+pub use open::{Checkpoint, ModelFolder, WeightFile};
 pub use quantization::{AffineParams, Quantization, Stated};
 pub use source::{EmbeddedModel, ModelSource};
 
@@ -52,5 +52,14 @@ pub trait TensorSource {
     ///
     /// # Errors
     /// The tensor is missing, has another shape, or is not f32, bf16 or f16.
-    fn vector(&mut self, path: &str, shape: &[usize]) -> Result<Vec<f32>, CheckpointError>;
+    fn vector(&mut self, path: &str, shape: &[usize]) -> Result<Vector, CheckpointError>;
+}
+
+/// A small tensor.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Vector {
+    /// Elements, as the model uses them.
+    pub values: Vec<f32>,
+    /// Element type in the file.
+    pub stored: DType,
 }

@@ -10,7 +10,7 @@ use lily_kernels::tensor::{DType, Format, Matrix, Stored};
 use super::header::Entry;
 use super::layout::Stack;
 use super::quantization::{AffineParams, Stated};
-use super::{Checkpoint, CheckpointError, TensorSource};
+use super::{Checkpoint, CheckpointError, TensorSource, Vector};
 
 /// Affine storage that MLX writes.
 const READABLE_BITS: [u8; 6] = [2, 3, 4, 5, 6, 8];
@@ -45,16 +45,16 @@ impl TensorSource for Checkpoint {
         }
     }
 
-    fn vector(&mut self, path: &str, shape: &[usize]) -> Result<Vec<f32>, CheckpointError> {
+    fn vector(&mut self, path: &str, shape: &[usize]) -> Result<Vector, CheckpointError> {
         let tensor = self.take(&self.layout.tensor(path))?;
-        let dtype = tensor.float()?;
+        let stored = tensor.float()?;
         tensor.expect_shape(&self.layout.shape(path, shape))?;
-        let mut values = widen(self.shards.bytes(tensor.entry.slice), dtype);
+        let mut values = widen(self.shards.bytes(tensor.entry.slice), stored);
         let shift = self.layout.shift(path);
         if shift != 0.0 {
             values.iter_mut().for_each(|value| *value += shift);
         }
-        Ok(values)
+        Ok(Vector { values, stored })
     }
 }
 

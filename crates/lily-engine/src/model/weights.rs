@@ -161,7 +161,7 @@ impl Loader<'_> {
     }
 
     fn vector(&mut self, path: &str, len: usize) -> Result<Tensor, CheckpointError> {
-        let values = self.source.vector(path, &[len])?;
+        let values = self.source.vector(path, &[len])?.values;
         Ok(self.constant(1, len, &values))
     }
 
@@ -218,7 +218,7 @@ impl GatedDeltaNet {
     fn load(config: &Config, l: &mut Loader, at: &str) -> Result<Self, CheckpointError> {
         let (values, heads) = (config.linear_value_dim(), config.linear_num_value_heads);
         let (channels, taps) = (config.linear_conv_dim(), config.linear_conv_kernel_dim);
-        let by_channel = l.source.vector(&format!("{at}.conv1d.weight"), &[channels, taps])?;
+        let by_channel = l.source.vector(&format!("{at}.conv1d.weight"), &[channels, taps])?.values;
         let by_tap: Vec<f32> = (0..taps).flat_map(|j| by_channel.iter().skip(j).step_by(taps).copied()).collect();
         Ok(Self {
             in_proj: InProj::load(config, l, at)?,

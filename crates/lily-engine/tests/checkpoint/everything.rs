@@ -103,7 +103,7 @@ impl Everything {
     }
 
     fn vector(&mut self, source: &mut dyn TensorSource, path: &str, shape: &[usize]) -> Result<(), CheckpointError> {
-        let values = source.vector(path, shape)?;
+        let values = source.vector(path, shape)?.values;
         assert_eq!(values.len(), shape.iter().product::<usize>(), "{path}");
         self.vectors.push((path.to_owned(), values));
         Ok(())

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use half::{bf16, f16};
-use lily_engine::checkpoint::{Checkpoint, CheckpointError, TensorSource, cached_model};
+use lily_engine::checkpoint::{Checkpoint, CheckpointError, TensorSource, Vector, cached_model};
 use lily_engine::engine::ModelSource;
 use lily_engine::model::config::Config;
 use lily_kernels::tensor::{DType, FileSlice, Format, Matrix, Stored};
@@ -175,13 +175,13 @@ impl TensorSource for Recorder {
         Ok(Matrix::stacked(experts.unwrap_or(1), rows, cols, format, Stored { weight, affine: None }))
     }
 
-    fn vector(&mut self, path: &str, shape: &[usize]) -> Result<Vec<f32>, CheckpointError> {
+    fn vector(&mut self, path: &str, shape: &[usize]) -> Result<Vector, CheckpointError> {
         let mut stored = shape.to_vec();
         if path.ends_with("conv1d.weight") {
             stored.push(1);
         }
         self.add(format!("{PREFIX}{path}"), "BF16", stored);
-        Ok(vec![0.0; shape.iter().product()])
+        Ok(Vector { values: vec![0.0; shape.iter().product()], stored: DType::Bf16 })
     }
 }
 

@@ -4,10 +4,11 @@
 use std::sync::Arc;
 
 use lily_engine::checkpoint::Checkpoint;
-use lily_engine::engine::{ModelSource, PlanQuery, Precision, Switches, plan_report};
+use lily_engine::engine::{ModelSource, Precision, Switches};
 use lily_engine::model::memory::MemoryLayout;
 use lily_engine::model::qwen3_5::Qwen3_5;
 use lily_engine::model::weights::Weights;
+use lily_engine::report::{self, PlanQuery};
 use lily_kernels::inputs::{SamplingInputs, SequenceInputs, StepInputs};
 use lily_kernels::plan::{Logits, Phase, Plan, PlanKey, Program};
 use lily_kernels::reference::{Memory, run_plan};
@@ -143,7 +144,7 @@ fn sampling_touches_the_bytes_it_declares() {
 
 fn report(query: &PlanQuery) -> String {
     let config = root().join("golden/checkpoint/qwen3_6_35b_a3b_4bit.config.json");
-    plan_report(&std::fs::read_to_string(config).unwrap(), query).unwrap()
+    report::plan(&std::fs::read_to_string(config).unwrap(), query).unwrap()
 }
 
 fn query(tokens: usize, decode: bool) -> PlanQuery {
