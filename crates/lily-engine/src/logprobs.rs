@@ -1,4 +1,4 @@
-//! Flow 9: how likely a chosen token was, and which were the likeliest. Of the model's own distribution: the log-softmax
+//! Flow 10: how likely a chosen token was, and which were the likeliest. Of the model's own distribution: the log-softmax
 //! of its logits over the tokens that exist, before bias, penalties, temperature and filters.
 
 use crate::request::{Logprob, TokenLogprobs};

@@ -1,4 +1,4 @@
-//! Flow 9: what a request does to logits before a token is chosen: bias, and penalties for what was said already. Keeps
+//! Flow 10: what a request does to logits before a token is chosen: bias, and penalties for what was said already. Keeps
 //! the edits of one request up to date, one entry for each token concerned; the device applies them.
 
 use std::collections::HashMap;
