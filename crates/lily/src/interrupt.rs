@@ -6,18 +6,16 @@ use anyhow::Context;
 use lily_engine::request::CancelToken;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::terminal::note;
-
 /// The exit code of a program ended by SIGINT.
 pub const EXIT_INTERRUPTED: u8 = 130;
 /// The exit code of a program ended by SIGTERM.
 const EXIT_TERMINATED: u8 = 143;
 
-/// From here on SIGINT and SIGTERM end the program with a last line. For work that may be cut anywhere.
+/// From here on SIGINT and SIGTERM end the program after some last words. For work that may be cut anywhere.
 ///
 /// # Errors
 /// The system gave no thread or no signal handler.
-pub fn exit_on_signals(last_words: &'static str) -> anyhow::Result<()> {
+pub fn exit_on_signals(last_words: impl Fn() + Send + 'static) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().context("signals")?;
     let (mut interrupts, mut terminations) = {
         let _inside = runtime.enter();
@@ -31,7 +29,7 @@ pub fn exit_on_signals(last_words: &'static str) -> anyhow::Result<()> {
                 _ = terminations.recv() => EXIT_TERMINATED,
             }
         });
-        note(last_words);
+        last_words();
         std::process::exit(code.into());
     };
     std::thread::Builder::new().name("signals".into()).spawn(wait).context("signals")?;

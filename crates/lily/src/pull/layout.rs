@@ -39,7 +39,7 @@ impl Layout {
         self.repository.join("blobs").join(checksum)
     }
 
-    /// The bytes so far. `huggingface_hub` uses the same name and also continues it.
+    /// The bytes so far. Older versions of `huggingface_hub` use the same name; what they left is continued too.
     pub fn incomplete(&self, checksum: &str) -> PathBuf {
         self.repository.join("blobs").join(format!("{checksum}.incomplete"))
     }

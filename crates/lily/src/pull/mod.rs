@@ -19,7 +19,7 @@ use anyhow::{Context, bail};
 
 use crate::flags::{self, HubSettings, PullFlags};
 use crate::interrupt;
-use crate::terminal::progress::{Progress, Report, human_bytes};
+use crate::terminal::progress::{Progress, Report, human_bytes, leave_bar};
 use crate::terminal::{note, write_stdout};
 use hub::{Hub, RemoteFile};
 use layout::Layout;
@@ -31,7 +31,10 @@ use patience::Limits;
 /// One sentence: no such repository, no access, no room, no network, wrong bytes, a closed stdout.
 pub fn pull(flags: &PullFlags) -> anyhow::Result<ExitCode> {
     let settings = flags::hub_settings(&flags::process_env, flags::proxy())?;
-    interrupt::exit_on_signals("stopped; the same command goes on where it was")?;
+    interrupt::exit_on_signals(|| {
+        leave_bar();
+        note("stopped; the same command goes on where it was");
+    })?;
     let limits = Limits::default();
     let progress = Progress::new();
     let task = Task {

@@ -49,7 +49,7 @@ impl Choice {
         let shown = self.skipped.iter().take(5).map(|name| format!("{name:?}")).collect::<Vec<_>>().join(", ");
         let more = if self.skipped.len() > 5 { ", …" } else { "" };
         let count = self.skipped.len();
-        (count > 0).then(|| format!("left out {count} files that the engine does not read: {shown}{more}"))
+        (count > 0).then(|| format!("left out what the engine does not read ({count}): {shown}{more}"))
     }
 }
 
@@ -60,7 +60,8 @@ fn is_needed(file: &RemoteFile) -> bool {
         return false;
     }
     let ends = |endings: &[&str]| endings.iter().any(|ending| name.ends_with(ending));
-    let text = ends(&[".json", ".jinja", ".txt"]) || name == "README.md" || name.starts_with("LICENSE");
+    let text =
+        ends(&[".json", ".jinja", ".txt"]) || ["README", "LICENSE", "NOTICE"].iter().any(|word| name.starts_with(word));
     ends(&[".safetensors"]) || (text && file.size <= LONGEST_TEXT)
 }
 
@@ -86,7 +87,7 @@ mod tests {
     #[test]
     fn the_engines_files_and_small_text_are_chosen() {
         let more = ["model.safetensors.index.json", "generation_config.json", "tokenizer_config.json", "vocab.json"];
-        let text = ["merges.txt", "chat_template.jinja", "README.md", "LICENSE"];
+        let text = ["merges.txt", "chat_template.jinja", "README.md", "LICENSE", "NOTICE"];
         let rest = [".gitattributes", "m.gguf", "a.png", "onnx/model.json", "model.bin", "x.py"];
         let mut files = model(&[&more[..], &text, &rest].concat());
         files.push(file("dataset.json", LONGEST_TEXT + 1));
@@ -94,7 +95,7 @@ mod tests {
         assert_eq!(choice.files.len(), 3 + more.len() + text.len());
         assert_eq!(choice.skipped.len(), rest.len() + 1);
         let line = choice.skipped_line().unwrap();
-        assert!(line.starts_with("left out 7 files") && line.contains("\"m.gguf\"") && line.ends_with('…'), "{line}");
+        assert!(line.contains("(7)") && line.contains("\"m.gguf\"") && line.ends_with('…'), "{line}");
         assert_eq!(choose(model(&[]), "o/n").unwrap().skipped_line(), None);
     }
 

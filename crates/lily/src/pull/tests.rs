@@ -167,7 +167,7 @@ fn a_pull_brings_the_engines_files_and_a_second_one_nothing() {
     let setting = Setting::new(&hub);
     let folder = setting.pull().unwrap();
     setting.assert_complete(&folder);
-    assert!(!folder.join("picture.png").exists() && setting.heard("left out 1 files"));
+    assert!(!folder.join("picture.png").exists() && setting.heard("(1): \"picture.png\""));
     assert_eq!(fs::read_to_string(setting.repository().join("refs/main")).unwrap(), COMMIT);
     assert_eq!(hub.transfers().len(), 3);
     assert_eq!(setting.pull().unwrap(), folder);

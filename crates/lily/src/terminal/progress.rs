@@ -1,7 +1,7 @@
 //! How far a transfer is: a bar when stderr is a terminal, otherwise a line now and then.
 
 use std::cell::Cell;
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
@@ -42,7 +42,7 @@ impl Progress {
     pub fn new() -> Self {
         let person = std::io::stderr().is_terminal() && !flags::plain_output();
         let bar = person.then(|| {
-            let shape = "{wide_msg} {bar:24} {bytes}/{total_bytes} {bytes_per_sec} {eta}";
+            let shape = "{wide_msg} {bar:24} {decimal_bytes}/{decimal_total_bytes} {decimal_bytes_per_sec} {eta}";
             let style = ProgressStyle::with_template(shape).unwrap_or_else(|_| ProgressStyle::default_bar());
             ProgressBar::new(0).with_style(style)
         });
@@ -67,8 +67,9 @@ impl Progress {
 impl Report for Progress {
     fn note(&self, line: &str) {
         match &self.bar {
-            Some(bar) => bar.suspend(|| note(line)),
-            None => note(line),
+            // Before the start there is nothing to draw.
+            Some(bar) if self.total.get() > 0 => bar.suspend(|| note(line)),
+            Some(_) | None => note(line),
         }
     }
 
@@ -110,6 +111,13 @@ impl Report for Progress {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
         }
+    }
+}
+
+/// Ends the line in which a bar may stand, for a program that ends without one.
+pub fn leave_bar() {
+    if std::io::stderr().is_terminal() {
+        let _ = writeln!(std::io::stderr());
     }
 }
 
