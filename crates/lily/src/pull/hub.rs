@@ -20,6 +20,9 @@ const MOST_REDIRECTS: usize = 8;
 /// A list of files is text; this is far more than any.
 const LONGEST_LISTING: u64 = 32 << 20;
 
+/// A petabyte: sizes are added up.
+const LARGEST_FILE: u64 = 1 << 50;
+
 /// How a file's bytes are known to be right; the Hub's cache also names files so.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Checksum {
@@ -335,6 +338,9 @@ fn parse_listing(text: &str) -> anyhow::Result<Listing> {
             }
             _ => return Err(anyhow!("the file {name:?} comes without size or checksum")),
         };
+        if file.size > LARGEST_FILE {
+            return Err(anyhow!("the file {:?} is said to have {} bytes", file.name, file.size));
+        }
         files.push(file);
     }
     Ok(Listing { commit: reply.sha, files })
@@ -402,6 +408,7 @@ mod tests {
             r#"{"rfilename": "a", "size": 3, "blobId": "../../x"}"#,
             r#"{"rfilename": "a", "size": 3, "lfs": {"sha256": "../x", "size": 3}}"#,
             r#"{"rfilename": "a", "size": -3, "blobId": "0"}"#,
+            &good.replace(": 3", ": 18446744073709551615"),
         ] {
             assert!(list(bad).is_err(), "{bad}");
         }
