@@ -86,8 +86,10 @@ impl Turn<'_, '_> {
         let prefill_ms = started.elapsed().as_secs_f64() * 1e3;
         let mut collected = Collected::default();
         let mut tokens = Vec::with_capacity(budget);
+        let mut first_token_ms = None;
         let finish_reason = if prefilled {
             self.decode(prompt.ids.len(), request, &mut tokens, &mut |turn, id| {
+                first_token_ms.get_or_insert_with(|| started.elapsed().as_secs_f64() * 1e3);
                 let events = answer.push(id);
                 turn.forward(events, &mut collected);
             })?
@@ -103,7 +105,11 @@ impl Turn<'_, '_> {
             tool_calls: collected.tool_calls,
             finish_reason,
             usage: Usage { prompt_tokens: prompt.ids.len(), cached_tokens, completion_tokens: tokens.len() },
-            timings: Timings { prefill_ms, decode_ms: started.elapsed().as_secs_f64() * 1e3 - prefill_ms },
+            timings: Timings {
+                prefill_ms,
+                first_token_ms: first_token_ms.unwrap_or_default(),
+                decode_ms: started.elapsed().as_secs_f64() * 1e3 - prefill_ms,
+            },
             tokens,
         })
     }
