@@ -63,6 +63,8 @@ pub struct Turn<'a, 's> {
 /// An answer as it comes, and what of it was sent.
 struct Answer {
     stream: AnswerStream,
+    /// When the first token was there.
+    first_token: Option<Instant>,
     tokens: Vec<u32>,
     content: String,
     reasoning: String,
@@ -93,6 +95,7 @@ impl Turn<'_, '_> {
         let prefill_ms = started.elapsed().as_secs_f64() * 1e3;
         let mut answer = Answer {
             stream,
+            first_token: None,
             tokens: Vec::with_capacity(budget),
             content: String::new(),
             reasoning: String::new(),
@@ -110,6 +113,7 @@ impl Turn<'_, '_> {
         }
         self.keep_snapshot();
         let completion_tokens = answer.tokens.len();
+        let ms_since_start = |at: Instant| at.duration_since(started).as_secs_f64() * 1e3;
         Ok(Completion {
             content: answer.content,
             reasoning: answer.reasoning,
@@ -118,7 +122,11 @@ impl Turn<'_, '_> {
             logprobs: request.logprobs.map(|_| answer.stream.into_logprobs().unwrap_or_default()),
             finish_reason,
             usage: Usage { prompt_tokens: prompt.ids.len(), cached_tokens, completion_tokens },
-            timings: Timings { prefill_ms, decode_ms: started.elapsed().as_secs_f64() * 1e3 - prefill_ms },
+            timings: Timings {
+                prefill_ms,
+                first_token_ms: answer.first_token.map_or(0.0, ms_since_start),
+                decode_ms: ms_since_start(Instant::now()) - prefill_ms,
+            },
         })
     }
 
@@ -204,6 +212,7 @@ impl Turn<'_, '_> {
     }
 
     fn hand_on(&mut self, id: u32, scores: Option<TokenLogprobs>, answer: &mut Answer) {
+        answer.first_token.get_or_insert_with(Instant::now);
         let events = answer.stream.push(id, scores);
         self.forward(events, answer);
     }

@@ -180,7 +180,9 @@ pub struct Usage {
 pub struct Timings {
     /// From the start of the request to the logits of the last prompt token.
     pub prefill_ms: f64,
-    /// From there to the end.
+    /// From the start of the request to the choice of the first token; 0 if the answer has none.
+    pub first_token_ms: f64,
+    /// From the end of the prefill to the end of the request.
     pub decode_ms: f64,
 }
 

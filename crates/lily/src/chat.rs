@@ -31,7 +31,7 @@ A line that starts with a space is never a command.";
 /// pipe it also makes the exit code 1.
 pub fn chat(flags: &ChatFlags) -> anyhow::Result<ExitCode> {
     flags.sampling.check()?;
-    let engine = crate::open_engine(&crate::engine_options(&flags.model))?;
+    let engine = crate::open_engine(&crate::engine_options(&flags.model)?)?;
     let (info, defaults) = (engine.info().clone(), engine.default_sampling());
     let mut conversation = Conversation::new(engine, defaults, flags);
     let interrupts = Interrupts::listen()?;

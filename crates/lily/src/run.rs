@@ -23,7 +23,7 @@ use crate::terminal::{self, TurnPrinter};
 pub fn run(flags: &RunFlags) -> anyhow::Result<ExitCode> {
     flags.sampling.check()?;
     let text = prompt::assemble(flags.prompt.as_deref(), piped_stdin()?.as_deref())?;
-    let mut engine = crate::open_engine(&crate::engine_options(&flags.model))?;
+    let mut engine = crate::open_engine(&crate::engine_options(&flags.model)?)?;
     let prompt = if flags.raw {
         Prompt::Raw(text)
     } else {

@@ -1,6 +1,8 @@
 //! What a person or a pipe sees: the answer on stdout, everything else on stderr. The one place that writes to
 //! either, so that a closed pipe is an error to handle and never a panic.
 
+pub mod progress;
+
 use std::io::{self, IsTerminal, Write};
 use std::ops::ControlFlow;
 

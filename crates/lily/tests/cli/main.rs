@@ -1,5 +1,12 @@
 //! The program as its users run it, with the built-in model: exit codes, and what goes to which stream.
 
+mod bench;
+#[path = "../support/hub.rs"]
+#[allow(dead_code)] // the unit tests of `pull` need the rest
+mod hub;
+mod pages;
+mod pull;
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command, Output, Stdio};
@@ -37,7 +44,11 @@ fn stderr(output: &Output) -> &str {
 const FRANCE: &str = "What is the capital of France?";
 
 fn interrupt(child: &Child) {
-    let killed = Command::new("kill").args(["-INT", &child.id().to_string()]).status().expect("kill");
+    signal(child, "-INT");
+}
+
+fn signal(child: &Child, signal: &str) {
+    let killed = Command::new("kill").args([signal, &child.id().to_string()]).status().expect("kill");
     assert!(killed.success());
 }
 
