@@ -357,15 +357,15 @@ fn parse_device(name: &str) -> Result<String, String> {
 fn parse_bytes(text: &str) -> Result<u64, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit = match text[digits.len()..].to_ascii_uppercase().as_str() {
-        "" | "B" => 1,
-        "K" | "KB" => 1_000,
-        "M" | "MB" => 1_000_000,
-        "G" | "GB" => 1_000_000_000,
-        "T" | "TB" => 1_000_000_000_000,
+        "" | "B" => 1.0,
+        "K" | "KB" => 1e3,
+        "M" | "MB" => 1e6,
+        "G" | "GB" => 1e9,
+        "T" | "TB" => 1e12,
         _ => return Err("a unit is one of K, M, G, T".to_owned()),
     };
     let number: f64 = digits.parse().map_err(|error| format!("{error}"))?;
-    let bytes = number * unit as f64;
+    let bytes = number * unit;
     // The cast saturates, and no machine comes near the bound.
     if (1.0..1e18).contains(&bytes) { Ok(bytes as u64) } else { Err("no memory of this size exists".to_owned()) }
 }
