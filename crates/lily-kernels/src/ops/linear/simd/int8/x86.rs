@@ -198,8 +198,8 @@ mod avx2 {
     pub unsafe fn even_odd(x: &[i8; GROUP]) -> (__m256i, __m256i) {
         // SAFETY: the caller's; the loads take the group's 64 bytes.
         unsafe {
-            let half = |half: usize| _mm256_loadu_si256(x.as_ptr().add(half * 32).cast());
-            let (first, second) = (half(0), half(1));
+            let (first, second) =
+                (_mm256_loadu_si256(x.as_ptr().cast()), _mm256_loadu_si256(x.as_ptr().add(32).cast()));
             let byte = _mm256_set1_epi16(255);
             let even = _mm256_packus_epi16(_mm256_and_si256(first, byte), _mm256_and_si256(second, byte));
             let odd = _mm256_packus_epi16(_mm256_srli_epi16::<8>(first), _mm256_srli_epi16::<8>(second));
@@ -215,19 +215,34 @@ mod avx2 {
     unsafe fn eight_rows(sums: [__m256i; 8]) -> __m256i {
         // SAFETY: the caller's.
         unsafe {
-            let two = |a, b| _mm256_add_epi16(_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
-            let four = |[a, b, c, d]: Run| {
-                let (ab, cd) = (two(a, b), two(c, d));
-                let sums = _mm256_add_epi16(_mm256_unpacklo_epi64(ab, cd), _mm256_unpackhi_epi64(ab, cd));
-                _mm256_madd_epi16(sums, _mm256_set1_epi16(1))
-            };
             let [a, b, c, d, e, f, g, h] = sums;
-            let (low, high) = (four([a, b, c, d]), four([e, f, g, h]));
-            _mm256_add_epi32(
-                _mm256_permute2x128_si256::<0x20>(low, high),
-                _mm256_permute2x128_si256::<0x31>(low, high),
-            )
+            let (low, high) = (four_rows([a, b, c, d]), four_rows([e, f, g, h]));
+            _mm256_add_epi32(_mm256_permute2x128_si256::<0x20>(low, high), _mm256_permute2x128_si256::<0x31>(low, high))
         }
+    }
+
+    /// The same to two int32 a row, one in each half.
+    ///
+    /// # Safety
+    /// AVX2.
+    #[inline(always)]
+    unsafe fn four_rows([a, b, c, d]: Run) -> __m256i {
+        // SAFETY: the caller's.
+        unsafe {
+            let (ab, cd) = (fold(a, b), fold(c, d));
+            let sums = _mm256_add_epi16(_mm256_unpacklo_epi64(ab, cd), _mm256_unpackhi_epi64(ab, cd));
+            _mm256_madd_epi16(sums, _mm256_set1_epi16(1))
+        }
+    }
+
+    /// Sums of dwords 0 + 2 and 1 + 3 of each 128-bit lane as int16, of both registers in turn.
+    ///
+    /// # Safety
+    /// AVX2.
+    #[inline(always)]
+    unsafe fn fold(a: __m256i, b: __m256i) -> __m256i {
+        // SAFETY: the caller's.
+        unsafe { _mm256_add_epi16(_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b)) }
     }
 
     /// # Safety
@@ -451,25 +466,38 @@ mod avx512 {
             let (even, odd) = avx2::even_odd(x);
             let (even, odd) = (_mm512_broadcast_i64x4(even), _mm512_broadcast_i64x4(odd));
             let nibble = _mm512_set1_epi8(15);
-            let row = |row: usize| _mm256_loadu_si256(at.add(row * stride).cast());
-            let pair = |r: usize| {
-                let codes = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(row(r)), row(r + 8));
-                let low = _mm512_dpbusd_epi32(_mm512_setzero_si512(), _mm512_and_si512(codes, nibble), even);
-                _mm512_dpbusd_epi32(low, _mm512_and_si512(_mm512_srli_epi16::<4>(codes), nibble), odd)
-            };
-            let two = |a, b| _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
-            let four = |r: usize| {
-                let (ab, cd) = (two(pair(r), pair(r + 1)), two(pair(r + 2), pair(r + 3)));
-                _mm512_add_epi32(_mm512_unpacklo_epi64(ab, cd), _mm512_unpackhi_epi64(ab, cd))
-            };
+            // Loops and functions, not closures: code in a closure is not sure to be compiled for the set.
+            let mut fours = [_mm512_setzero_si512(); 2];
+            for (i, four) in fours.iter_mut().enumerate() {
+                let mut pairs = [_mm512_setzero_si512(); 4];
+                for (r, pair) in pairs.iter_mut().enumerate() {
+                    let at = at.add((i * 4 + r) * stride);
+                    let (low, high) = (_mm256_loadu_si256(at.cast()), _mm256_loadu_si256(at.add(8 * stride).cast()));
+                    let codes = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(low), high);
+                    let sums = _mm512_dpbusd_epi32(_mm512_setzero_si512(), _mm512_and_si512(codes, nibble), even);
+                    *pair = _mm512_dpbusd_epi32(sums, _mm512_and_si512(_mm512_srli_epi16::<4>(codes), nibble), odd);
+                }
+                let (ab, cd) = (fold(pairs[0], pairs[1]), fold(pairs[2], pairs[3]));
+                *four = _mm512_add_epi32(_mm512_unpacklo_epi64(ab, cd), _mm512_unpackhi_epi64(ab, cd));
+            }
             // 128-bit lanes hold rows 0–3 twice and 8–11 twice; 4–7 twice and 12–15 twice.
-            let (a, b) = (four(0), four(4));
+            let [a, b] = fours;
             let sums = _mm512_add_epi32(
                 _mm512_shuffle_i32x4::<0b10_00_10_00>(a, b),
                 _mm512_shuffle_i32x4::<0b11_01_11_01>(a, b),
             );
             Avx512([_mm512_cvtepi32_ps(_mm512_shuffle_i32x4::<0b11_01_10_00>(sums, sums))])
         }
+    }
+
+    /// Sums of dwords 0 + 2 and 1 + 3 of each 128-bit lane, of both registers in turn.
+    ///
+    /// # Safety
+    /// AVX-512 F.
+    #[inline(always)]
+    unsafe fn fold(a: __m512i, b: __m512i) -> __m512i {
+        // SAFETY: the caller's.
+        unsafe { _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b)) }
     }
 
     /// Codes may take all of a byte: VNNI adds in int32.
