@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::flags::{ChatFlags, SamplingFlags};
 use crate::interrupt::Interrupts;
 use crate::prompt;
-use crate::terminal::{TurnPrinter, note};
+use crate::terminal::{TurnPrinter, note, one_line};
 
 const HELP: &str = "\
 /reset           forget the conversation
@@ -78,7 +78,7 @@ fn say<G: Generate>(conversation: &mut Conversation<G>, text: &str, interrupts: 
         }
         Err(error) => {
             printer.abandon();
-            note(error);
+            note(one_line(error));
             Ok(false)
         }
     }
