@@ -1,6 +1,7 @@
 //! Whatever is wrong with a model's files, a flag or a stream: the program ends by itself, with one sentence that
 //! names the file and the field, without an answer, and it leaves every file as it was.
 //! How each sentence reads in full is tested where it is made (`lily-engine/tests/checkpoint/damaged.rs`).
+// tidy: allow(file-length): one table of bad inputs
 
 use std::fs;
 use std::io::Read;
@@ -188,7 +189,34 @@ const OTHER_FILES: &[Row] = &[
     file("tokenizer nested beyond reason", |f| put(f, TOKENIZER, nested(50_000).as_bytes()), &[TOKENIZER]),
     file("tokenizer of another model", more_tokens, &[TOKENIZER, "vocab_size"]),
     file("merges of tokens that are none", |f| tokenizer(f, "merges", json!([["zq", "qz"]])), &[TOKENIZER]),
+    file("a vocabulary without bytes", few_tokens, &[TOKENIZER, "no token for the byte 0x21"]),
     file("a vocabulary of words", |f| tokenizer(f, "vocab", json!({"a": "b"})), &[TOKENIZER]),
+    file("a tokenizer by words", |f| pre_tokenizer(f, json!({"type": "Whitespace"})), &[TOKENIZER, "Whitespace"]),
+    file(
+        "chunks of nothing",
+        |f| pre_tokenizer(f, json!({"type": "FixedLength", "length": 0})),
+        &[TOKENIZER, "FixedLength"],
+    ),
+    file("a pattern that is none", |f| pre_tokenizer(f, split("(")), &[TOKENIZER, "parenthesis"]),
+    file("a pattern beyond reason", |f| pre_tokenizer(f, split("(?:a{999}){999}{999}")), &[TOKENIZER, "regex"]),
+    file(
+        "a text that grows",
+        |f| normalizer(f, json!({"type": "Replace", "pattern": {"String": "h"}, "content": "hhhh"})),
+        &[TOKENIZER, "normalizer", "Replace"],
+    ),
+    file(
+        "a charsmap that is none",
+        |f| {
+            normalizer(
+                f,
+                json!({"type": "Sequence", "normalizers": [{"type": "Precompiled", "precompiled_charsmap": "!"}]}),
+            )
+        },
+        &[TOKENIZER, "normalizer", "Precompiled"],
+    ),
+    file("a prefix", |f| tokenizer(f, "continuing_subword_prefix", json!("##")), &[TOKENIZER, "prefix"]),
+    file("a dropout", |f| tokenizer(f, "dropout", json!(0.5)), &[TOKENIZER, "dropout", "0.5"]),
+    file("another model", |f| tokenizer(f, "type", json!("Unigram")), &[TOKENIZER, "Unigram"]),
     file("tokenizer config is no JSON", |f| put(f, TOKENIZER_CONFIG, b"{"), &[TOKENIZER_CONFIG]),
     file("tokenizer config is a folder", |f| put_folder(f, TOKENIZER_CONFIG), &[TOKENIZER_CONFIG, "directory"]),
     file("template is a folder", |f| put_folder(f, TEMPLATE), &[TEMPLATE, "directory"]),
@@ -393,7 +421,7 @@ fn unreadable_files() {
         let folder = model();
         put(folder.path(), name, &old(folder.path(), name));
         let path = folder.path().join(name);
-        fs::set_permissions(&path, fs::Permissions::from_mode(0)).expect("sets");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o000)).expect("sets");
         if fs::File::open(&path).is_ok() {
             // Not `eprintln!`, which the harness swallows when a test passes.
             let _ = std::io::Write::write_all(
@@ -570,6 +598,26 @@ fn place(folder: &Path, file: Value) {
 
 fn tokenizer(folder: &Path, field: &str, value: Value) {
     edit(folder, TOKENIZER, |tokenizer| tokenizer["model"][field] = value);
+}
+
+fn few_tokens(folder: &Path) {
+    tokenizer(folder, "vocab", json!({"a": 0}));
+    tokenizer(folder, "merges", json!([]));
+}
+
+fn normalizer(folder: &Path, value: Value) {
+    edit(folder, TOKENIZER, |tokenizer| tokenizer["normalizer"] = value);
+}
+
+fn pre_tokenizer(folder: &Path, value: Value) {
+    edit(folder, TOKENIZER, |tokenizer| tokenizer["pre_tokenizer"] = value);
+}
+
+fn split(pattern: &str) -> Value {
+    json!({"type": "Sequence", "pretokenizers": [
+        {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": false},
+        {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false},
+    ]})
 }
 
 fn more_tokens(folder: &Path) {
