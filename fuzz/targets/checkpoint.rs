@@ -1,0 +1,100 @@
+//! Any bytes as the files of a model: opening it, loading its weights, reading its text files and describing a step of
+//! it give a value or one sentence. They never panic, hang, or take memory because a file says so.
+#![no_main]
+
+use std::borrow::Cow;
+use std::path::Path;
+use std::sync::LazyLock;
+
+use lily_engine::checkpoint::{Checkpoint, Declared};
+use lily_engine::engine::{ModelSource, PlanQuery, Precision, plan_report};
+use lily_engine::model::weights::Weights;
+use lily_engine::text::Codec;
+use lily_fuzz::{Parts, seeds};
+use serde_json::{Map, Value, json};
+
+libfuzzer_sys::fuzz_target!(init: seeds::write(Path::new("fuzz/corpus/checkpoint")), |input: &[u8]| {
+    let parts = Parts::of(input);
+    let folder = tempfile::tempdir_in(memory()).expect("a folder");
+    parts.write(folder.path()).expect("writes");
+    load(folder.path());
+    read_text(&parts);
+    if let Ok(config) = std::str::from_utf8(parts.config()) {
+        describe(config);
+    }
+});
+
+/// A file system in memory, where there is one.
+fn memory() -> &'static Path {
+    static FOLDER: LazyLock<std::path::PathBuf> = LazyLock::new(|| {
+        let shm = Path::new("/dev/shm");
+        if shm.is_dir() { shm.to_owned() } else { std::env::temp_dir() }
+    });
+    &FOLDER
+}
+
+fn load(folder: &Path) {
+    let opened = Checkpoint::open(&ModelSource::Folder(folder.to_owned())).and_then(|mut checkpoint| {
+        let config = checkpoint.config().clone();
+        let weights = Weights::load(&config, &mut checkpoint)?;
+        let slices = [weights.embed_tokens, weights.lm_head].map(|matrix| matrix.weight);
+        for slice in slices {
+            assert_eq!(checkpoint.bytes(slice).len() as u64, slice.bytes);
+        }
+        let _ = (checkpoint.unknown(), checkpoint.weight_bytes(), checkpoint.eos_token_ids(), checkpoint.name());
+        Ok(())
+    });
+    expect_sentence(opened.err());
+}
+
+fn read_text(parts: &Parts<'_>) {
+    let file = |name: &str| match name {
+        "tokenizer.json" => Some(Cow::Borrowed(parts.file(name).unwrap_or(&BYTES))),
+        name => parts.file(name).map(Cow::Borrowed),
+    };
+    match Codec::open(&file) {
+        Ok(codec) => {
+            let ids = codec.tokenizer().encode("Zwei Häuser <|im_end|>\n\u{0}").unwrap_or_default();
+            let _ = codec.tokenizer().decode(&ids, true);
+        }
+        Err(error) => expect_sentence(Some(error)),
+    }
+}
+
+/// A tokenizer of single bytes, for inputs that bring none.
+static BYTES: LazyLock<Vec<u8>> = LazyLock::new(|| {
+    let printable = |byte: &u32| matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
+    let shifted = (0..256 - (0..256).filter(printable).count() as u32).map(|byte| byte + 0x100);
+    let characters = (0..256).filter(printable).chain(shifted).filter_map(char::from_u32);
+    let vocab: Map<String, Value> = characters.zip(0..).map(|(c, id)| (c.to_string(), json!(id))).collect();
+    let byte_level = json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true});
+    let added = json!({"id": 256, "content": "<|im_end|>", "special": true});
+    json!({
+        "added_tokens": [added], "pre_tokenizer": byte_level, "decoder": byte_level,
+        "model": {"type": "BPE", "vocab": vocab, "merges": []},
+    })
+    .to_string()
+    .into_bytes()
+});
+
+fn describe(config: &str) {
+    expect_sentence(Declared::from_config(config).err());
+    for decode in [true, false] {
+        let query = PlanQuery {
+            tokens: if decode { 1 } else { 40 },
+            decode,
+            context: 3,
+            precision: if decode { Precision::Fast } else { Precision::Exact },
+            without: Vec::new(),
+            dispatches: decode,
+        };
+        expect_sentence(plan_report(config, &query).err());
+    }
+}
+
+fn expect_sentence(error: Option<impl std::fmt::Display>) {
+    if let Some(error) = error {
+        let sentence = error.to_string();
+        assert!(!sentence.is_empty() && sentence.len() < 4000, "{sentence:?}");
+    }
+}
