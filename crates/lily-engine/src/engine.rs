@@ -3,15 +3,11 @@
 
 use lily_kernels::backend::Backend;
 use lily_kernels::cpu::CpuBackend;
-use lily_kernels::op::Counts;
-use lily_kernels::plan::{Logits, Phase, PlanKey, Program};
 
-use crate::checkpoint::{Checkpoint, Declared};
+use crate::budget::{Allowance, Budget};
+use crate::checkpoint::Checkpoint;
 use crate::generate::{Limits, PromptIds, Turn};
-use crate::model::config::Config;
-use crate::model::memory::MemoryLayout;
 use crate::model::qwen3_5::Qwen3_5;
-use crate::model::weights::Weights;
 use crate::request::{CancelToken, Completion, EventSink, Prompt, Request, RequestError, SamplingParams};
 use crate::runtime::Runtime;
 use crate::text::Codec;
@@ -20,9 +16,6 @@ pub use crate::checkpoint::{EmbeddedModel, ModelSource};
 pub use crate::error::EngineError;
 pub use lily_kernels::plan::Precision;
 pub use lily_kernels::switches::{SWITCHES, Switches};
-
-/// Bytes of snapshots that one session may keep.
-const SNAPSHOT_BYTES: usize = 512 << 20;
 
 /// How to open a model.
 #[derive(Debug, Clone)]
@@ -33,8 +26,10 @@ pub struct EngineOptions {
     pub precision: Precision,
     /// Worker threads; `None` takes the cores this process may use (affinity, cgroup).
     pub threads: Option<usize>,
-    /// Positions one session may hold; `None` takes the model's `max_position_embeddings`.
+    /// Positions one session may hold; `None` takes the model's `max_position_embeddings`, or as many as fit.
     pub context_length: Option<usize>,
+    /// Bytes of memory to plan with; `None` takes what the device has available.
+    pub memory: Option<u64>,
     /// Prefill chunk bound in tokens, at absolute positions.
     pub prefill_chunk: usize,
     /// Optimisations.
@@ -49,6 +44,7 @@ impl EngineOptions {
             precision: Precision::Fast,
             threads: None,
             context_length: None,
+            memory: None,
             prefill_chunk: 2048,
             switches: Switches::default(),
         }
@@ -100,12 +96,21 @@ impl Engine {
     /// # Errors
     /// As `open`.
     pub fn open_on(options: &EngineOptions, backend: Box<dyn Backend>) -> Result<Self, EngineError> {
+        if options.prefill_chunk == 0 {
+            return Err(EngineError::Options("--prefill-chunk 0: a chunk has at least one token".into()));
+        }
         let mut checkpoint = Checkpoint::open(&options.source)?;
         let codec = open_codec(&checkpoint)?;
-        let limits = limits(options, &checkpoint, &codec)?;
-        let (context, precision) = (limits.context_length, options.precision);
-        let runtime = Runtime::load(&mut checkpoint, backend, context, precision, options.switches)?;
-        let info = describe(&checkpoint, &limits, &*runtime.stepper.backend);
+        let numbers = (options.precision, options.switches);
+        let model = Qwen3_5::load(&mut checkpoint, options.precision)?;
+        let files = (checkpoint.weight_bytes(), checkpoint.file("tokenizer.json")?.map_or(0, |file| file.len() as u64));
+        let available = options.memory.or_else(|| backend.available_bytes());
+        let budget = Budget::of(&model, files, options.prefill_chunk, numbers, available);
+        let allowance = budget.settle(options.context_length)?;
+        let limits = limits(options, &checkpoint, &codec, &allowance)?;
+        let runtime = Runtime::new(model, &checkpoint, backend, limits.context_length, numbers)?;
+        let mut info = describe(&checkpoint, &limits, &*runtime.stepper.backend);
+        info.warnings.extend(allowance.note);
         let defaults = default_sampling(&checkpoint);
         Ok(Self { runtime, codec, limits, defaults, info, checkpoint })
     }
@@ -196,17 +201,13 @@ fn open_codec(checkpoint: &Checkpoint) -> Result<Codec, EngineError> {
     Codec::open(&|name| checkpoint.file(name).ok().flatten()).map_err(EngineError::Text)
 }
 
-fn limits(options: &EngineOptions, checkpoint: &Checkpoint, codec: &Codec) -> Result<Limits, EngineError> {
+fn limits(
+    options: &EngineOptions,
+    checkpoint: &Checkpoint,
+    codec: &Codec,
+    allowance: &Allowance,
+) -> Result<Limits, EngineError> {
     let config = checkpoint.config();
-    let most = config.max_position_embeddings;
-    let context_length = options.context_length.unwrap_or(most);
-    if context_length < 2 || context_length > most {
-        let message = format!("--context {context_length}: this model takes 2 to {most} positions");
-        return Err(EngineError::Options(message));
-    }
-    if options.prefill_chunk == 0 {
-        return Err(EngineError::Options("--prefill-chunk 0: a chunk has at least one token".into()));
-    }
     let mut stop_ids = checkpoint.eos_token_ids();
     stop_ids.extend_from_slice(codec.tokenizer().stop_ids());
     stop_ids.sort_unstable();
@@ -220,21 +221,15 @@ fn limits(options: &EngineOptions, checkpoint: &Checkpoint, codec: &Codec) -> Re
         return Err(EngineError::Options(message));
     }
     Ok(Limits {
-        context_length,
+        context_length: allowance.context_length,
         prefill_chunk: options.prefill_chunk,
-        snapshot_bytes: SNAPSHOT_BYTES,
+        snapshot_bytes: allowance.snapshot_bytes,
         stop_ids,
         vocab_limit: u32::try_from(vocab).unwrap_or(u32::MAX),
     })
 }
 
 fn describe(checkpoint: &Checkpoint, limits: &Limits, backend: &dyn Backend) -> ModelInfo {
-    let unknown = checkpoint.unknown();
-    let warnings = if unknown.is_empty() {
-        Vec::new()
-    } else {
-        vec![format!("{} tensors are not part of this model and were ignored: {}", unknown.len(), list(&unknown))]
-    };
     ModelInfo {
         name: checkpoint.name().to_owned(),
         model_type: checkpoint.config().model_type.clone(),
@@ -242,91 +237,12 @@ fn describe(checkpoint: &Checkpoint, limits: &Limits, backend: &dyn Backend) -> 
         vocab_size: checkpoint.config().vocab_size,
         weight_bytes: checkpoint.weight_bytes(),
         device: backend.describe(),
-        warnings,
+        warnings: checkpoint.warnings(),
     }
-}
-
-/// The first few names.
-fn list(names: &[&str]) -> String {
-    let shown = names.iter().take(5).copied().collect::<Vec<_>>().join(", ");
-    if names.len() > 5 { format!("{shown}, …") } else { shown }
 }
 
 fn default_sampling(checkpoint: &Checkpoint) -> SamplingParams {
     let g = checkpoint.generation_config();
     let temperature = if g.do_sample { g.temperature } else { 0.0 };
     SamplingParams { temperature, top_k: g.top_k, top_p: g.top_p, min_p: g.min_p, seed: 0 }
-}
-
-/// Which step `plan_report` describes.
-#[derive(Debug, Clone)]
-pub struct PlanQuery {
-    /// Rows of the step: a prefill chunk's tokens, or 1 for a decode step.
-    pub tokens: usize,
-    /// Prefill chunk or decode.
-    pub decode: bool,
-    /// Positions already in the cache.
-    pub context: usize,
-    /// Number formats.
-    pub precision: Precision,
-    /// Switch names to turn off.
-    pub without: Vec<String>,
-    /// Print each dispatch, not only the totals.
-    pub dispatches: bool,
-}
-
-/// Text of `lily plan`: dispatches, sequential stages, bytes and FLOPs of one step, from `config.json` alone.
-///
-/// # Errors
-/// The config cannot be read or describes a model that Lily does not run.
-pub fn plan_report(config_json: &str, query: &PlanQuery) -> Result<String, EngineError> {
-    let config = Config::parse(config_json)?;
-    if query.tokens == 0 || query.tokens > 1 << 20 {
-        return Err(EngineError::Options(format!("--tokens {}: a step has 1 to {} tokens", query.tokens, 1 << 20)));
-    }
-    let most = config.max_position_embeddings;
-    if query.context > most {
-        let message = format!("--context {}: this model takes at most {most} positions", query.context);
-        return Err(EngineError::Options(message));
-    }
-    let mut switches = Switches::default();
-    for name in &query.without {
-        switches = switches.without(name).ok_or_else(|| {
-            let names: Vec<_> = SWITCHES.iter().map(|s| s.name).collect();
-            EngineError::Options(format!("there is no switch {name}; there are {}", names.join(", ")))
-        })?;
-    }
-    let weights = Weights::load(&config, &mut Declared::from_config(config_json)?)?;
-    let memory = MemoryLayout::new(&config, query.precision);
-    let phase = if query.decode { Phase::Decode } else { Phase::Prefill };
-    let key = PlanKey {
-        program: Program::Forward,
-        phase,
-        token_bucket: query.tokens,
-        sequence_bucket: phase.sequences(query.tokens),
-        logits: Logits::Last,
-        precision: query.precision,
-        switches,
-    };
-    let counts = expected_counts(&config, query);
-    let plan = Qwen3_5 { config, weights, memory }.record(key);
-    Ok(plan.report(&counts, query.dispatches))
-}
-
-/// Sizes of a step that was not run: experts as if chosen evenly, tokens all different.
-fn expected_counts(config: &Config, query: &PlanQuery) -> Counts {
-    let sequences = if query.decode { query.tokens } else { 1 };
-    let per_sequence = query.tokens / sequences;
-    let attended: usize = (1..=per_sequence).map(|i| query.context + i).sum();
-    let share = config.num_experts_per_tok as f64 / config.num_experts as f64;
-    let missed = (1.0 - share).powf(query.tokens as f64);
-    Counts {
-        tokens: query.tokens,
-        outputs: sequences,
-        sequences,
-        kv_positions: sequences * (query.context + per_sequence),
-        attended: sequences * attended,
-        experts_hit: (config.num_experts as f64 * (1.0 - missed)).round() as usize,
-        distinct_tokens: query.tokens.min(config.vocab_size),
-    }
 }

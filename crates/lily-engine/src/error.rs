@@ -26,6 +26,9 @@ pub enum EngineError {
     /// The options.
     #[error("{0}")]
     Options(String),
+    /// The machine has too little memory.
+    #[error("{0}")]
+    Memory(String),
     /// The cache.
     #[error(transparent)]
     Cache(#[from] OutOfBlocks),

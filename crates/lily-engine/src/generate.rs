@@ -1,4 +1,4 @@
-//! Flow 8: one request from tokens to events: prefill in chunks at absolute bounds, decode, stop. Cancellation is
+//! Flow 10: one request from tokens to events: prefill in chunks at absolute bounds, decode, stop. Cancellation is
 //! looked for between chunks and between tokens; what was computed stays in the session.
 
 use std::ops::ControlFlow;

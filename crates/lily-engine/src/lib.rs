@@ -8,9 +8,11 @@ pub mod text; // 2 text ↔ tokens, template, parser
 pub mod schedule; // 3 the queue: one thread owns the engine
 pub mod checkpoint; // 4 files → tensors: the only place that bends a layout
 pub mod model; // 5 config, weights, the math
-pub mod step; // 6 plan key → plan; step inputs; run
-pub mod session; // 7 what a conversation keeps on the device
-pub mod runtime; // 8 a model on a device: steps and sessions
-mod generate; // 9 the loop: prefill, decode, events
+pub mod budget; // 6 how much memory all that will take
+pub mod step; // 7 plan key → plan; step inputs; run
+pub mod session; // 8 what a conversation keeps on the device
+pub mod runtime; // 9 a model on a device: steps and sessions
+mod generate; // 10 the loop: prefill, decode, events
 pub mod engine; // the door: opens a model, owns device and sessions
+pub mod report; // what a model is and would do, for people
 pub mod error; // why any of it may fail

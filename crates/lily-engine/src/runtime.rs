@@ -8,16 +8,12 @@ use lily_kernels::inputs::KV_BLOCK;
 use lily_kernels::plan::Precision;
 use lily_kernels::switches::Switches;
 
+use crate::budget::MAX_SESSIONS;
 use crate::checkpoint::Checkpoint;
 use crate::error::EngineError;
-use crate::model::memory::MemoryLayout;
 use crate::model::qwen3_5::Qwen3_5;
-use crate::model::weights::Weights;
 use crate::session::{Session, Store};
 use crate::step::Stepper;
-
-/// Sessions kept between requests.
-const MAX_SESSIONS: usize = 4;
 
 /// Steps and sessions of one model.
 pub struct Runtime {
@@ -34,23 +30,34 @@ impl Runtime {
     /// A tensor is not what the config says, or the device has no memory.
     pub fn load(
         checkpoint: &mut Checkpoint,
-        mut backend: Box<dyn Backend>,
+        backend: Box<dyn Backend>,
         context_length: usize,
         precision: Precision,
         switches: Switches,
     ) -> Result<Self, EngineError> {
-        let config = checkpoint.config().clone();
-        let weights = Weights::load(&config, checkpoint)?;
-        let memory = MemoryLayout::new(&config, precision);
+        let model = Qwen3_5::load(checkpoint, precision)?;
+        Self::new(model, checkpoint, backend, context_length, (precision, switches))
+    }
+
+    /// The same for a model that was loaded from the checkpoint before.
+    ///
+    /// # Errors
+    /// The device has no memory.
+    pub fn new(
+        model: Qwen3_5,
+        checkpoint: &Checkpoint,
+        mut backend: Box<dyn Backend>,
+        context_length: usize,
+        (precision, switches): (Precision, Switches),
+    ) -> Result<Self, EngineError> {
         for file in checkpoint.weight_files() {
             backend.open_weights(Arc::clone(file))?;
         }
-        backend.upload_constants(&weights.constants)?;
+        backend.upload_constants(&model.weights.constants)?;
         let blocks = u32::try_from(context_length.div_ceil(KV_BLOCK))
             .map_err(|_| EngineError::Options(format!("--context {context_length} is too large")))?;
-        let pool = backend.allocate("the KV cache", blocks as usize * memory.block_bytes)?;
-        backend.bind_kv(pool, memory.block_bytes);
-        let model = Qwen3_5 { config, weights, memory };
+        let pool = backend.allocate("the KV cache", blocks as usize * model.memory.block_bytes)?;
+        backend.bind_kv(pool, model.memory.block_bytes);
         let stepper = Stepper::new(backend, model, precision, switches);
         Ok(Self { stepper, store: Store::new(blocks, MAX_SESSIONS) })
     }

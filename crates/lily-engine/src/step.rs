@@ -1,4 +1,4 @@
-//! Flow 6: plan key → plan (recorded and compiled once, at most 64 alive), step inputs filled in place, one step run.
+//! Flow 7: plan key → plan (recorded and compiled once, at most 64 alive), step inputs filled in place, one step run.
 //! A step is one session's prefill chunk or N one-token decodes. Knows no text and no requests.
 
 use std::collections::HashMap;

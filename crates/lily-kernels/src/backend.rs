@@ -58,6 +58,9 @@ pub trait Backend: Send {
     /// Device and instruction set in words.
     fn describe(&self) -> String;
 
+    /// Bytes that this device could still take up, mapped weights included; `None` if it cannot tell.
+    fn available_bytes(&self) -> Option<u64>;
+
     /// Makes a weight file readable for plans, as `Space::Weights(n)`: n counts the calls from 0.
     ///
     /// # Errors

@@ -2,7 +2,7 @@
 //! read the contract; nothing about an op is declared anywhere else.
 
 use crate::ops;
-use crate::tensor::{FileSlice, Matrix, Space, Tensor};
+use crate::tensor::{FileSlice, Matrix, Space, Stored, Tensor};
 
 /// A byte range that an op may read or write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,12 +34,23 @@ impl From<&FileSlice> for Access {
     }
 }
 
-/// Ranges of a weight matrix.
+/// Ranges of a weight matrix. Experts that lie one after the other are one range.
 pub fn matrix_reads(m: &Matrix) -> Vec<Access> {
-    let mut reads = vec![Access::from(&m.weight)];
-    if let Some((scales, biases)) = &m.affine {
-        reads.extend([Access::from(scales), Access::from(biases)]);
-    }
+    let part = |slice: fn(&Stored) -> Option<&FileSlice>| {
+        let mut ranges: Vec<Access> = Vec::new();
+        for next in m.stack.iter().filter_map(slice).map(Access::from) {
+            match ranges.last_mut() {
+                Some(last) if last.space == next.space && last.offset + last.bytes == next.offset => {
+                    last.bytes += next.bytes;
+                }
+                _ => ranges.push(next),
+            }
+        }
+        ranges
+    };
+    let mut reads = part(|stored| Some(&stored.weight));
+    reads.extend(part(|stored| stored.affine.as_ref().map(|(scales, _)| scales)));
+    reads.extend(part(|stored| stored.affine.as_ref().map(|(_, biases)| biases)));
     reads
 }
 
@@ -167,6 +178,7 @@ ops! {
     QkNormRopeWrite in qk_norm_rope_write,
     Attention in attention,
     SigmoidGate in sigmoid_gate,
+    SplitHeads in split_heads,
     Conv1dSilu in conv1d_silu,
     GdnGates in gdn_gates,
     L2Norm in l2_norm,

@@ -1,6 +1,8 @@
 //! Element types, weight formats, and where a weight's bytes lie.
 //! A weight is never cast: MLX pads no header, so its bytes start at any offset and are read unaligned.
 
+use std::sync::Arc;
+
 /// Element type of a stored or computed tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum DType {
@@ -59,21 +61,43 @@ pub enum Format {
     },
 }
 
-/// A weight matrix, or a stack of them: `[experts, rows, cols]`, `y = x·Wᵀ` with x of `cols` elements.
+/// Activations that share a scale when they are quantized.
+const ACTIVATION_GROUP: usize = crate::ops::quantize_rows::GROUP;
+
+impl Format {
+    /// Whether a matrix of `cols` inputs multiplies int8 activations: their groups are whole ones, or halves, of its own.
+    pub const fn takes_int8(&self, cols: usize) -> bool {
+        match self {
+            Self::Dense(_) => false,
+            Self::Affine { group, .. } => {
+                let group = *group as usize;
+                let fits = group == ACTIVATION_GROUP / 2 || group.is_multiple_of(ACTIVATION_GROUP);
+                fits && cols.is_multiple_of(ACTIVATION_GROUP)
+            }
+        }
+    }
+}
+
+/// Where the bytes of one `[rows, cols]` matrix lie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Stored {
+    /// Elements or packed codes.
+    pub weight: FileSlice,
+    /// Scales and biases, `[rows, cols / group]` each; `None` for dense formats.
+    pub affine: Option<(FileSlice, FileSlice)>,
+}
+
+/// A weight matrix, or a stack of them: `[experts, rows, cols]`, `y = x·Wᵀ` with x of `cols` elements.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Matrix {
-    /// Matrices in the stack; 1 for an ordinary one.
-    pub experts: usize,
     /// Outputs (N).
     pub rows: usize,
     /// Inputs (K).
     pub cols: usize,
-    /// Storage.
+    /// Storage, the same for the whole stack.
     pub format: Format,
-    /// Elements or packed codes of all experts.
-    pub weight: FileSlice,
-    /// Scales and biases, `[experts, rows, cols / group]` each; `None` for dense formats.
-    pub affine: Option<(FileSlice, FileSlice)>,
+    /// One for each expert, wherever a checkpoint keeps them; one for an ordinary matrix.
+    pub stack: Arc<[Stored]>,
 }
 
 /// A device buffer: a sequence's recurrent state, a snapshot, the KV block pool.
@@ -133,11 +157,46 @@ impl Tensor {
     }
 }
 
+impl FileSlice {
+    /// Part `index` of `parts` equal ones.
+    pub const fn part(&self, index: usize, parts: usize) -> Self {
+        let bytes = self.bytes / parts as u64;
+        Self { file: self.file, offset: self.offset + index as u64 * bytes, bytes }
+    }
+}
+
+impl Stored {
+    /// Part `index` of `parts` equal ones, in every tensor.
+    pub fn part(&self, index: usize, parts: usize) -> Self {
+        let affine = self.affine.map(|(scales, biases)| (scales.part(index, parts), biases.part(index, parts)));
+        Self { weight: self.weight.part(index, parts), affine }
+    }
+
+    /// Codes, scales and biases together.
+    pub fn bytes(&self) -> usize {
+        (self.weight.bytes + self.affine.map_or(0, |(scales, biases)| scales.bytes + biases.bytes)) as usize
+    }
+}
+
 impl Matrix {
+    /// An ordinary matrix.
+    pub fn one(rows: usize, cols: usize, format: Format, stored: Stored) -> Self {
+        Self { rows, cols, format, stack: Arc::new([stored]) }
+    }
+
+    /// A stack of `experts` that `stored` holds one after the other.
+    pub fn stacked(experts: usize, rows: usize, cols: usize, format: Format, stored: Stored) -> Self {
+        Self { rows, cols, format, stack: (0..experts).map(|expert| stored.part(expert, experts)).collect() }
+    }
+
+    /// Matrices in the stack.
+    pub fn experts(&self) -> usize {
+        self.stack.len()
+    }
+
     /// Bytes of one expert's codes, scales and biases together.
     pub fn expert_bytes(&self) -> usize {
-        let affine = self.affine.map_or(0, |(s, b)| s.bytes + b.bytes);
-        (self.weight.bytes + affine) as usize / self.experts
+        self.stack[0].bytes()
     }
 
     /// Bytes of one row's codes, scales and biases together.

@@ -11,7 +11,7 @@ use lily_kernels::reference::math::encode;
 use lily_kernels::reference::weights::pack;
 use lily_kernels::reference::{DispatchTouch, Memory, run_plan};
 use lily_kernels::switches::Switches;
-use lily_kernels::tensor::{DType, FileSlice, Format, Matrix, Space, Tensor};
+use lily_kernels::tensor::{DType, FileSlice, Format, Matrix, Space, Stored, Tensor};
 
 const VOCAB: usize = 50;
 const HIDDEN: usize = 128;
@@ -46,7 +46,7 @@ impl Model {
         let weight = self.slice(&pack(4, &codes));
         let affine = [scales, biases].map(|values| self.slice(&encode(DType::Bf16, &values)));
         let format = Format::Affine { bits: 4, group: 64, scale: DType::Bf16 };
-        Matrix { experts, rows, cols, format, weight, affine: Some(affine.into()) }
+        Matrix::stacked(experts, rows, cols, format, Stored { weight, affine: Some(affine.into()) })
     }
 
     fn constant(&mut self, rows: usize, cols: usize) -> Tensor {

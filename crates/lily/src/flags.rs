@@ -29,6 +29,8 @@ pub enum Command {
     Run(RunFlags),
     /// Print what one step of the model does on the device: dispatches, stages, bytes, FLOPs
     Plan(PlanFlags),
+    /// Print what a model's files hold and what it takes to run them: config, tensors, bytes, memory, warnings
+    Inspect(InspectFlags),
     /// Serve the OpenAI chat API over HTTP on this machine
     Serve(ServeFlags),
 }
@@ -93,6 +95,26 @@ pub struct PlanFlags {
     /// Turn an optimisation off (repeat, or separate by commas)
     #[arg(long, value_name = "SWITCH", value_delimiter = ',')]
     pub without: Vec<String>,
+    /// Number formats of activations and cache
+    #[arg(long, value_enum, default_value_t = PrecisionFlag::Fast)]
+    pub precision: PrecisionFlag,
+}
+
+/// Flags of `lily inspect`.
+#[derive(Debug, Args)]
+pub struct InspectFlags {
+    /// A model folder, with weights or without [default: the default model's]
+    #[arg(value_name = "PATH", conflicts_with = "model")]
+    pub path: Option<PathBuf>,
+    /// The same as PATH
+    #[arg(long, value_name = "PATH")]
+    pub model: Option<PathBuf>,
+    /// Positions of the cache [default: the model's]
+    #[arg(long, value_name = "N")]
+    pub context: Option<NonZeroUsize>,
+    /// Prompt tokens computed in one step
+    #[arg(long, value_name = "N", default_value = "2048", hide_short_help = true)]
+    pub prefill_chunk: NonZeroUsize,
     /// Number formats of activations and cache
     #[arg(long, value_enum, default_value_t = PrecisionFlag::Fast)]
     pub precision: PrecisionFlag,
@@ -204,9 +226,12 @@ pub struct ModelFlags {
     /// Worker threads [default: the cores this process may use]
     #[arg(long, value_name = "N", value_parser = parse_threads)]
     pub threads: Option<NonZeroUsize>,
-    /// Positions one conversation may hold [default: the model's]
+    /// Positions one conversation may hold [default: the model's, or as many as fit in memory]
     #[arg(long, value_name = "N")]
     pub context: Option<NonZeroUsize>,
+    /// Memory to plan with, for example 12G or 900M [default: what the machine has available]
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    pub memory: Option<u64>,
     /// Prompt tokens computed in one step
     #[arg(long, value_name = "N", hide_short_help = true)]
     pub prefill_chunk: Option<NonZeroUsize>,
@@ -221,6 +246,7 @@ impl ModelFlags {
         options.precision = self.precision.into();
         options.threads = self.threads.map(NonZeroUsize::get);
         options.context_length = self.context.map(NonZeroUsize::get);
+        options.memory = self.memory;
         if let Some(chunk) = self.prefill_chunk {
             options.prefill_chunk = chunk.get();
         }
@@ -252,6 +278,21 @@ fn parse_device(name: &str) -> Result<String, String> {
         "metal" | "cuda" => Err(format!("this build has no {name} device; it runs on cpu")),
         _ => Err("no such device; this build runs on cpu".to_owned()),
     }
+}
+
+/// A whole number with a unit of ten: `900M`, `12G`, `12GB`.
+fn parse_bytes(text: &str) -> Result<u64, String> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = match text[digits.len()..].to_ascii_uppercase().as_str() {
+        "" | "B" => 1,
+        "K" | "KB" => 1_000,
+        "M" | "MB" => 1_000_000,
+        "G" | "GB" => 1_000_000_000,
+        "T" | "TB" => 1_000_000_000_000,
+        _ => return Err("a unit is one of K, M, G, T".to_owned()),
+    };
+    let number: u64 = digits.parse().map_err(|error| format!("{error}"))?;
+    number.checked_mul(unit).filter(|bytes| *bytes > 0).ok_or_else(|| "no memory of this size exists".to_owned())
 }
 
 /// More than any machine has cores. Far more of them would only wait for one another, and so would the user.
@@ -397,6 +438,16 @@ mod tests {
     fn other_devices_are_refused_by_name() {
         let error = parse(&["run", "--device", "metal", "x"]).unwrap_err().to_string();
         assert!(error.contains("this build has no metal device"), "{error}");
+    }
+
+    #[test]
+    fn sizes_of_memory_have_units() {
+        for (text, bytes) in [("1", 1), ("900M", 900_000_000), ("12g", 12_000_000_000), ("3KB", 3_000)] {
+            assert_eq!(parse_bytes(text), Ok(bytes));
+        }
+        for text in ["", "G", "-1G", "1.5G", "1X", "0", "0M", "99999999T", "1 G"] {
+            assert!(parse_bytes(text).is_err(), "{text}");
+        }
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 mod chat;
 mod flags;
+mod inspect;
 mod interrupt;
 mod plan;
 mod prompt;
@@ -29,6 +30,7 @@ fn main() -> ExitCode {
         Command::Chat(flags) => chat::chat(&flags),
         Command::Run(flags) => run::run(&flags),
         Command::Plan(flags) => plan::plan(&flags),
+        Command::Inspect(flags) => inspect::inspect(&flags),
         Command::Serve(flags) => serve::serve(&flags),
     };
     match result {

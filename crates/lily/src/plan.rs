@@ -4,7 +4,8 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use lily_engine::engine::{ModelSource, PlanQuery, plan_report};
+use lily_engine::engine::ModelSource;
+use lily_engine::report::{self, PlanQuery};
 
 use crate::flags::{self, PlanFlags};
 use crate::terminal;
@@ -27,7 +28,7 @@ pub fn plan(flags: &PlanFlags) -> anyhow::Result<ExitCode> {
         without: flags.without.clone(),
         dispatches: flags.dispatches,
     };
-    let mut report = plan_report(&config_json(&source)?, &query)?;
+    let mut report = report::plan(&config_json(&source)?, &query)?;
     if !report.ends_with('\n') {
         report.push('\n');
     }

@@ -3,10 +3,11 @@
 
 use std::collections::BTreeMap;
 
-use lily_kernels::tensor::{DType, FileSlice, Format, Matrix};
+use lily_kernels::tensor::{DType, FileSlice, Format, Matrix, Stored};
 
+use super::layout::{Layout, Stack};
 use super::quantization::{Quantization, Stated};
-use super::{CheckpointError, TensorSource, layout};
+use super::{CheckpointError, TensorSource, Vector};
 use crate::model::config::Config;
 
 /// Tensors at consecutive offsets of one imaginary file, as MLX would write them: matrices quantized as the config says,
@@ -14,6 +15,7 @@ use crate::model::config::Config;
 #[derive(Debug)]
 pub struct Declared {
     config: Config,
+    layout: Layout,
     quantization: Quantization,
     bytes: u64,
     matrices: BTreeMap<String, Matrix>,
@@ -26,8 +28,10 @@ impl Declared {
     /// # Errors
     /// The config is refused.
     pub fn from_config(config_json: &str) -> Result<Self, CheckpointError> {
+        let config = Config::parse(config_json)?;
         Ok(Self {
-            config: Config::parse(config_json)?,
+            layout: Layout::of_mlx(&config),
+            config,
             quantization: Quantization::parse(config_json)?,
             bytes: 0,
             matrices: BTreeMap::new(),
@@ -54,6 +58,12 @@ impl Declared {
 }
 
 impl TensorSource for Declared {
+    /// Only qwen3_next fuses projections; no field of its config says so.
+    fn has(&self, path: &str) -> bool {
+        let fused = path.ends_with("in_proj_qkvz") || path.ends_with("in_proj_ba");
+        fused == (self.config.model_type == "qwen3_next")
+    }
+
     fn matrix(
         &mut self,
         path: &str,
@@ -61,9 +71,12 @@ impl TensorSource for Declared {
         rows: usize,
         cols: usize,
     ) -> Result<Matrix, CheckpointError> {
-        let module = layout::stored_module(path, self.config.tie_word_embeddings);
+        let module = match (experts, self.layout.stack(path, |_| false)) {
+            (Some(_), Stack::Whole(module)) => module,
+            _ => self.layout.module(path),
+        };
         if let Some(matrix) = self.matrices.get(&module) {
-            return Ok(*matrix);
+            return Ok(matrix.clone());
         }
         let stack = experts.unwrap_or(1);
         let elements = stack * rows * cols;
@@ -74,25 +87,25 @@ impl TensorSource for Declared {
                 let scales = elements / usize::from(params.group) * DType::Bf16.bytes();
                 let affine = Some((self.place(scales), self.place(scales)));
                 let format = Format::Affine { bits: params.bits, group: params.group, scale: DType::Bf16 };
-                Matrix { experts: stack, rows, cols, format, weight, affine }
+                Matrix::stacked(stack, rows, cols, format, Stored { weight, affine })
             }
             Stated::Default(_) | Stated::Named(_) | Stated::Dense | Stated::Nothing => {
                 let weight = self.place(elements * DType::Bf16.bytes());
-                Matrix { experts: stack, rows, cols, format: Format::Dense(DType::Bf16), weight, affine: None }
+                Matrix::stacked(stack, rows, cols, Format::Dense(DType::Bf16), Stored { weight, affine: None })
             }
         };
-        self.matrices.insert(module, matrix);
+        self.matrices.insert(module, matrix.clone());
         Ok(matrix)
     }
 
     /// Ones for norm weights, zeros for everything else.
-    fn vector(&mut self, path: &str, shape: &[usize]) -> Result<Vec<f32>, CheckpointError> {
+    fn vector(&mut self, path: &str, shape: &[usize]) -> Result<Vector, CheckpointError> {
         let elements = shape.iter().product();
         if !self.vectors.contains_key(path) {
             let slice = self.place(elements * DType::Bf16.bytes());
             self.vectors.insert(path.to_owned(), slice);
         }
         let value = if path.ends_with("norm.weight") { 1.0 } else { 0.0 };
-        Ok(vec![value; elements])
+        Ok(Vector { values: vec![value; elements], stored: DType::Bf16 })
     }
 }

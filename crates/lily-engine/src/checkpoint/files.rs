@@ -63,6 +63,14 @@ impl ModelFiles {
         }
     }
 
+    /// Whether there is a file of that name, readable or not.
+    pub(super) fn has(&self, name: &str) -> bool {
+        match self {
+            Self::Embedded(model) => embedded(model, name).is_some(),
+            Self::Folder(path) => path.join(name).symlink_metadata().is_ok(),
+        }
+    }
+
     /// A whole file; `None` if there is none of that name.
     pub(super) fn read(&self, name: &str) -> Result<Option<Cow<'static, [u8]>>, CheckpointError> {
         match self {

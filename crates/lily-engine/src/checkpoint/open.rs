@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::sync::Arc;
 
 use lily_kernels::mapped::MappedFile;
@@ -10,9 +11,69 @@ use lily_kernels::tensor::FileSlice;
 use super::CheckpointError;
 use super::ModelSource;
 use super::files::ModelFiles;
+use super::layout::Layout;
 use super::quantization::Quantization;
-use super::shards::Shards;
+use super::shards::{INDEX_FILE, Shards, WEIGHT_FILE};
 use crate::model::config::{Config, GenerationConfig, union};
+
+/// What lies in a model's folder, before any weight is looked at.
+#[derive(Debug)]
+pub struct ModelFolder {
+    /// As [`Checkpoint::name`].
+    pub name: String,
+    /// Text of `config.json`.
+    pub config_json: String,
+    /// There is a weight file or an index of them.
+    pub has_weights: bool,
+    /// Bytes of `tokenizer.json`; 0 without one.
+    pub tokenizer_bytes: u64,
+    /// What is missing and what follows from that, one sentence each.
+    pub warnings: Vec<String>,
+}
+
+impl ModelFolder {
+    /// Looks.
+    ///
+    /// # Errors
+    /// There is no folder, or no readable `config.json` in it.
+    pub fn look(source: &ModelSource) -> Result<Self, CheckpointError> {
+        let files = ModelFiles::open(source)?;
+        let config_json = config_json(&files)?;
+        let has_weights = files.has(INDEX_FILE) || files.has(WEIGHT_FILE);
+        let tokenizer_bytes = files.read("tokenizer.json")?.map_or(0, |file| file.len() as u64);
+        let missing = [
+            ("tokenizer.json", "the model cannot be run"),
+            ("tokenizer_config.json", "stop tokens are those of the other files"),
+            ("generation_config.json", "the default is to take the likeliest token"),
+        ];
+        let mut warnings: Vec<String> = missing
+            .iter()
+            .filter(|(name, _)| !files.has(name))
+            .map(|(name, so)| format!("there is no {name}, so {so}"))
+            .collect();
+        if !has_weights {
+            warnings.insert(0, "there are no weights".to_owned());
+        }
+        Ok(Self { name: files.model_name(), config_json, has_weights, tokenizer_bytes, warnings })
+    }
+}
+
+fn config_json(files: &ModelFiles) -> Result<String, CheckpointError> {
+    files.read_text("config.json")?.ok_or_else(|| CheckpointError::file(&files.place(), "there is no config.json"))
+}
+
+/// One weight file, for people.
+#[derive(Debug)]
+pub struct WeightFile {
+    /// Name without its folder.
+    pub name: String,
+    /// Size.
+    pub bytes: u64,
+    /// Tensors of the text model in it.
+    pub tensors: usize,
+    /// Offset of the first tensor of the text model.
+    pub data_start: u64,
+}
 
 /// A model's files, opened and checked against each other. Weights are mapped, not read.
 #[derive(Debug)]
@@ -21,6 +82,7 @@ pub struct Checkpoint {
     pub(super) config: Config,
     pub(super) quantization: Quantization,
     pub(super) shards: Shards,
+    pub(super) layout: Layout,
     /// Names of the tensors that the model has asked for.
     pub(super) taken: BTreeSet<String>,
     generation_config: GenerationConfig,
@@ -34,9 +96,7 @@ impl Checkpoint {
     /// One sentence naming the file and the field or tensor.
     pub fn open(source: &ModelSource) -> Result<Self, CheckpointError> {
         let files = ModelFiles::open(source)?;
-        let config_json = files
-            .read_text("config.json")?
-            .ok_or_else(|| CheckpointError::file(&files.place(), "there is no config.json"))?;
+        let config_json = config_json(&files)?;
         let config = Config::parse(&config_json)?;
         let quantization = Quantization::parse(&config_json)?;
         let generation_config = match files.read_text("generation_config.json")? {
@@ -44,8 +104,8 @@ impl Checkpoint {
             None => GenerationConfig::default(),
         };
         let shards = Shards::open(&files)?;
-        shards.check_layout()?;
-        Ok(Self { files, config, quantization, shards, taken: BTreeSet::new(), generation_config })
+        let layout = Layout::of(&shards.tensors, &config);
+        Ok(Self { files, config, quantization, shards, layout, taken: BTreeSet::new(), generation_config })
     }
 
     /// `owner/name` for a snapshot in a hub cache, else the folder's or the embedded model's name.
@@ -93,6 +153,41 @@ impl Checkpoint {
     /// Bytes of all tensors of the text model, as stored.
     pub fn weight_bytes(&self) -> u64 {
         self.shards.tensors.values().map(|entry| entry.slice.bytes).sum()
+    }
+
+    /// Whose convention the files follow, in words.
+    pub fn layout_name(&self) -> &'static str {
+        self.layout.name()
+    }
+
+    /// The weight files with what is in them.
+    pub fn weight_file_summaries(&self) -> Vec<WeightFile> {
+        let summary = |(number, file): (usize, &Arc<MappedFile>)| {
+            let here = self.shards.tensors.values().filter(|entry| entry.slice.file as usize == number);
+            WeightFile {
+                name: Path::new(file.name()).file_name().map_or_else(String::new, |n| n.to_string_lossy().into_owned()),
+                bytes: file.bytes().len() as u64,
+                tensors: here.clone().count(),
+                data_start: here.map(|entry| entry.slice.offset).min().unwrap_or(0),
+            }
+        };
+        self.shards.files.iter().enumerate().map(summary).collect()
+    }
+
+    /// Tensors of the vision tower and the draft head in these files, and their bytes.
+    pub fn skipped(&self) -> (usize, u64) {
+        self.shards.skipped
+    }
+
+    /// What is odd about the tensors, one sentence each; to be asked when the model has taken its own.
+    pub fn warnings(&self) -> Vec<String> {
+        let unknown = self.unknown();
+        if unknown.is_empty() {
+            return Vec::new();
+        }
+        let shown = unknown.iter().take(5).copied().collect::<Vec<_>>().join(", ");
+        let more = if unknown.len() > 5 { ", …" } else { "" };
+        vec![format!("{} tensors are not part of this model and were ignored: {shown}{more}", unknown.len())]
     }
 
     /// Names of the text model's tensors that nobody has asked for so far, ascending.

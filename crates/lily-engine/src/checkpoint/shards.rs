@@ -12,14 +12,16 @@ use super::files::ModelFiles;
 use super::header::{self, Entry};
 use super::{CheckpointError, layout};
 
-const INDEX_FILE: &str = "model.safetensors.index.json";
-const WEIGHT_FILE: &str = "model.safetensors";
+pub(super) const INDEX_FILE: &str = "model.safetensors.index.json";
+pub(super) const WEIGHT_FILE: &str = "model.safetensors";
 
 /// The text model's tensors by name, and the files that hold them, in the order of their names.
 #[derive(Debug, Default)]
 pub(super) struct Shards {
     pub(super) files: Vec<Arc<MappedFile>>,
     pub(super) tensors: BTreeMap<String, Entry>,
+    /// Tensors left out by name in the files that were opened, and their bytes.
+    pub(super) skipped: (usize, u64),
 }
 
 impl Shards {
@@ -58,6 +60,7 @@ impl Shards {
         let number = self.files.len() as u32; // one for each file name of an index in memory
         for entry in header::read(&file, number)? {
             if layout::is_skipped(&entry.name) {
+                self.skipped = (self.skipped.0 + 1, self.skipped.1 + entry.slice.bytes);
                 continue;
             }
             if let Some(other) = self.tensors.get(&entry.name) {
@@ -68,19 +71,6 @@ impl Shards {
         }
         self.files.push(file);
         Ok(())
-    }
-
-    /// Refuses Hugging Face's own layout.
-    pub(super) fn check_layout(&self) -> Result<(), CheckpointError> {
-        let Some(raw) = self.tensors.values().find(|entry| layout::is_hugging_face(&entry.name, &entry.shape)) else {
-            return Ok(());
-        };
-        let problem = format!(
-            "has shape {:?}, so the model is in Hugging Face's own layout, which is not supported yet; convert it with \
-             mlx_lm.convert",
-            raw.shape
-        );
-        Err(CheckpointError::tensor(self.files[raw.slice.file as usize].name(), &raw.name, problem))
     }
 
     /// The bytes of a tensor.

@@ -5,17 +5,22 @@ use std::sync::Arc;
 
 use half::{bf16, f16};
 use lily_kernels::mapped::MappedFile;
-use lily_kernels::tensor::{DType, FileSlice, Format, Matrix};
+use lily_kernels::tensor::{DType, Format, Matrix, Stored};
 
 use super::header::Entry;
+use super::layout::Stack;
 use super::quantization::{AffineParams, Stated};
-use super::{Checkpoint, CheckpointError, TensorSource, layout};
+use super::{Checkpoint, CheckpointError, TensorSource, Vector};
 
-/// Affine storage that the kernels read.
-const READABLE_BITS: [u8; 2] = [4, 8];
-const READABLE_GROUP: u16 = 64;
+/// Affine storage that MLX writes.
+const READABLE_BITS: [u8; 6] = [2, 3, 4, 5, 6, 8];
+const READABLE_GROUPS: [u16; 3] = [32, 64, 128];
 
 impl TensorSource for Checkpoint {
+    fn has(&self, path: &str) -> bool {
+        self.shards.tensors.contains_key(&format!("{}.weight", self.layout.module(path)))
+    }
+
     fn matrix(
         &mut self,
         path: &str,
@@ -23,21 +28,33 @@ impl TensorSource for Checkpoint {
         rows: usize,
         cols: usize,
     ) -> Result<Matrix, CheckpointError> {
-        let module = layout::stored_module(path, self.config.tie_word_embeddings);
-        let asked = Asked { module, experts, rows, cols };
-        // The files decide what is quantized; the config only says how.
-        if self.shards.tensors.contains_key(&format!("{}.scales", asked.module)) {
-            self.affine(&asked)
-        } else {
-            self.dense(&asked)
+        let Some(experts) = experts else {
+            return self.module(&Asked { module: self.layout.module(path), experts: None, rows, cols });
+        };
+        match self.layout.stack(path, |name| self.shards.tensors.contains_key(name)) {
+            Stack::Whole(module) => self.module(&Asked { module, experts: Some(experts), rows, cols }),
+            Stack::Part { tensor, part, parts } => {
+                let weight = self.take(&tensor)?;
+                let dtype = weight.float()?;
+                weight.expect_shape(&[experts, parts * rows, cols])?;
+                let all = Stored { weight: weight.entry.slice, affine: None };
+                let stack = (0..experts).map(|expert| all.part(expert * parts + part, experts * parts)).collect();
+                Ok(Matrix { rows, cols, format: Format::Dense(dtype), stack })
+            }
+            Stack::Separate => self.separate(path, experts, rows, cols),
         }
     }
 
-    fn vector(&mut self, path: &str, shape: &[usize]) -> Result<Vec<f32>, CheckpointError> {
-        let tensor = self.take(&layout::stored_tensor(path))?;
-        let dtype = tensor.float()?;
-        tensor.expect_shape(&layout::stored_shape(path, shape))?;
-        Ok(widen(self.shards.bytes(tensor.entry.slice), dtype))
+    fn vector(&mut self, path: &str, shape: &[usize]) -> Result<Vector, CheckpointError> {
+        let tensor = self.take(&self.layout.tensor(path))?;
+        let stored = tensor.float()?;
+        tensor.expect_shape(&self.layout.shape(path, shape))?;
+        let mut values = widen(self.shards.bytes(tensor.entry.slice), stored);
+        let shift = self.layout.shift(path);
+        if shift != 0.0 {
+            values.iter_mut().for_each(|value| *value += shift);
+        }
+        Ok(Vector { values, stored })
     }
 }
 
@@ -52,6 +69,35 @@ impl Checkpoint {
         Ok(Tensor { file, entry: entry.clone() })
     }
 
+    /// A stack whose experts are modules of their own.
+    fn separate(&mut self, path: &str, experts: usize, rows: usize, cols: usize) -> Result<Matrix, CheckpointError> {
+        let mut stack = Vec::with_capacity(experts);
+        let mut first: Option<(Format, String)> = None;
+        for expert in 0..experts {
+            let module = self.layout.expert(path, expert);
+            let matrix = self.module(&Asked { module: module.clone(), experts: None, rows, cols })?;
+            let (format, other) = first.get_or_insert((matrix.format, module.clone()));
+            if matrix.format != *format {
+                let weight = self.take(&format!("{module}.weight"))?;
+                return Err(weight.refuse(format!("is stored in another format than {other}.weight")));
+            }
+            stack.extend_from_slice(&matrix.stack);
+        }
+        match first {
+            Some((format, _)) => Ok(Matrix { rows, cols, format, stack: stack.into() }),
+            None => unreachable!("a stack has at least one expert"),
+        }
+    }
+
+    /// The files decide what is quantized; the config only says how.
+    fn module(&mut self, asked: &Asked) -> Result<Matrix, CheckpointError> {
+        if self.shards.tensors.contains_key(&format!("{}.scales", asked.module)) {
+            self.affine(asked)
+        } else {
+            self.dense(asked)
+        }
+    }
+
     fn dense(&mut self, asked: &Asked) -> Result<Matrix, CheckpointError> {
         let module = &asked.module;
         let weight = self.take(&format!("{module}.weight"))?;
@@ -63,7 +109,7 @@ impl Checkpoint {
         }
         let dtype = weight.float()?;
         weight.expect_shape(&asked.shape())?;
-        Ok(asked.stored(Format::Dense(dtype), &weight, None))
+        Ok(asked.matrix(Format::Dense(dtype), Stored { weight: weight.entry.slice, affine: None }))
     }
 
     fn affine(&mut self, asked: &Asked) -> Result<Matrix, CheckpointError> {
@@ -93,11 +139,13 @@ impl Checkpoint {
             }
             Stated::Dense => return Err(weight.refuse("has scales, but config.json says it is not quantized")),
         }
-        if !READABLE_BITS.contains(&params.bits) || params.group != READABLE_GROUP {
-            return Err(weight.refuse(format!("has {params}; Lily reads 4 or 8 bits in groups of 64")));
+        if !READABLE_BITS.contains(&params.bits) || !READABLE_GROUPS.contains(&params.group) {
+            let readable = "2, 3, 4, 5, 6 or 8 bits in groups of 32, 64 or 128";
+            return Err(weight.refuse(format!("has {params}; Lily reads {readable}")));
         }
         let format = Format::Affine { bits: params.bits, group: params.group, scale };
-        Ok(asked.stored(format, &weight, Some((scales.entry.slice, biases.entry.slice))))
+        let affine = Some((scales.entry.slice, biases.entry.slice));
+        Ok(asked.matrix(format, Stored { weight: weight.entry.slice, affine }))
     }
 }
 
@@ -114,9 +162,8 @@ impl Asked {
         self.experts.into_iter().chain([self.rows, self.cols]).collect()
     }
 
-    fn stored(&self, format: Format, weight: &Tensor, affine: Option<(FileSlice, FileSlice)>) -> Matrix {
-        let experts = self.experts.unwrap_or(1);
-        Matrix { experts, rows: self.rows, cols: self.cols, format, weight: weight.entry.slice, affine }
+    fn matrix(&self, format: Format, stored: Stored) -> Matrix {
+        Matrix::stacked(self.experts.unwrap_or(1), self.rows, self.cols, format, stored)
     }
 
     /// Bits and group that the shapes of codes `[.., words]` and scales `[.., groups]` mean for this matrix.

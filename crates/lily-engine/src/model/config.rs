@@ -17,7 +17,7 @@ const MAX_POSITIONS: usize = 1 << 26;
 const MAX_CONV_TAPS: usize = 64;
 
 /// `model_type` of the models that Lily runs, whole (`text_config` inside) and text only.
-const MODEL_TYPES: [&str; 4] = ["qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5", "qwen3_5_text"];
+const MODEL_TYPES: [&str; 5] = ["qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5", "qwen3_5_text", "qwen3_next"];
 
 /// Why a JSON file of the model was refused. `Display` is one whole sentence, so there is no `source()`.
 #[derive(Debug, thiserror::Error)]
@@ -73,6 +73,15 @@ pub enum LayerType {
     FullAttention,
 }
 
+/// How a layer mixes channels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum MlpType {
+    /// One gated MLP.
+    Dense,
+    /// Routed experts and a shared one.
+    Sparse,
+}
+
 /// The text model, as `config.json` describes it. All sizes are at least 1 and bounded so that no product of them
 /// overflows; the divisibilities that the forward pass needs hold.
 #[derive(Debug, Clone, PartialEq)]
@@ -109,7 +118,12 @@ pub struct Config {
     pub linear_value_head_dim: usize,
     /// Taps of the causal convolution, the current position included; at least 2.
     pub linear_conv_kernel_dim: usize,
-    /// E, routed experts of each layer.
+    /// Kind of each layer's MLP, first to last: sparse where there are experts, but for `mlp_only_layers` and the layers
+    /// that `decoder_sparse_step` skips.
+    pub mlp_types: Vec<MlpType>,
+    /// Inner width of a dense MLP; 0 without dense layers.
+    pub intermediate_size: usize,
+    /// E, routed experts of each sparse layer; 0, as the next three, without such layers.
     pub num_experts: usize,
     /// K, experts chosen for each token; at most `num_experts`.
     pub num_experts_per_tok: usize,
@@ -143,6 +157,11 @@ impl Config {
 
         let model_type = top.model_type()?.ok_or_else(|| top.missing("model_type"))?;
         text.model_type()?;
+        let mlp_types = text.mlp_types()?;
+        let size_if = |kind: MlpType, name: &str, max: usize| match mlp_types.contains(&kind) {
+            true => text.size(name, max),
+            false => Ok(0),
+        };
         let config = Self {
             model_type,
             hidden_size: text.size("hidden_size", MAX_WIDTH)?,
@@ -161,10 +180,12 @@ impl Config {
             linear_key_head_dim: text.size("linear_key_head_dim", MAX_HEAD_DIM)?,
             linear_value_head_dim: text.size("linear_value_head_dim", MAX_HEAD_DIM)?,
             linear_conv_kernel_dim: text.size("linear_conv_kernel_dim", MAX_CONV_TAPS)?,
-            num_experts: text.num_experts()?,
-            num_experts_per_tok: text.size("num_experts_per_tok", MAX_EXPERTS)?,
-            moe_intermediate_size: text.size("moe_intermediate_size", MAX_WIDTH)?,
-            shared_expert_intermediate_size: text.size("shared_expert_intermediate_size", MAX_WIDTH)?,
+            intermediate_size: size_if(MlpType::Dense, "intermediate_size", MAX_WIDTH)?,
+            num_experts: size_if(MlpType::Sparse, "num_experts", MAX_EXPERTS)?,
+            num_experts_per_tok: size_if(MlpType::Sparse, "num_experts_per_tok", MAX_EXPERTS)?,
+            moe_intermediate_size: size_if(MlpType::Sparse, "moe_intermediate_size", MAX_WIDTH)?,
+            shared_expert_intermediate_size: size_if(MlpType::Sparse, "shared_expert_intermediate_size", MAX_WIDTH)?,
+            mlp_types,
             vocab_size: text.size("vocab_size", MAX_VOCABULARY)?,
             tie_word_embeddings: match text.flag("tie_word_embeddings")? {
                 Some(tied) => tied,
@@ -246,20 +267,6 @@ impl Config {
         }
         if text.flag("norm_topk_prob")? == Some(false) {
             return Err(text.unsupported("norm_topk_prob", false, "renormalised router weights only"));
-        }
-        match text.get("mlp_only_layers") {
-            None => {}
-            Some(Value::Array(layers)) if layers.is_empty() => {}
-            Some(layers) => {
-                return Err(text.unsupported("mlp_only_layers", layers, "experts in every layer"));
-            }
-        }
-        match text.get("decoder_sparse_step") {
-            None => {}
-            Some(step) if step.as_u64() == Some(1) => {}
-            Some(step) => {
-                return Err(text.unsupported("decoder_sparse_step", step, "experts in every layer"));
-            }
         }
         text.check_rope_type()
     }
@@ -460,11 +467,29 @@ impl<'a> Fields<'a> {
         named.iter().map(kind).collect()
     }
 
-    fn num_experts(&self) -> Result<usize, ConfigError> {
-        if self.get("num_experts").is_none() {
-            return Err(self.unsupported("num_experts", "absent", "mixture-of-experts models only, for now"));
+    /// `num_experts` absent or 0 means a dense model.
+    fn mlp_types(&self) -> Result<Vec<MlpType>, ConfigError> {
+        let layers = self.size("num_hidden_layers", MAX_LAYERS)?;
+        if self.get("num_experts").is_none_or(|experts| experts.as_u64() == Some(0)) {
+            return Ok(vec![MlpType::Dense; layers]);
         }
-        self.size("num_experts", MAX_EXPERTS)
+        let step = match self.get("decoder_sparse_step") {
+            Some(value) => self.checked_size("decoder_sparse_step", value, MAX_LAYERS)?,
+            None => 1,
+        };
+        let sparse = |layer: usize| (layer + 1).is_multiple_of(step);
+        let kind = |layer| if sparse(layer) { MlpType::Sparse } else { MlpType::Dense };
+        let mut types: Vec<MlpType> = (0..layers).map(kind).collect();
+        let Some(dense) = self.get("mlp_only_layers") else {
+            return Ok(types);
+        };
+        let expected = "a list of layer numbers";
+        for layer in dense.as_array().ok_or_else(|| self.invalid("mlp_only_layers", dense, expected))? {
+            let index = layer.as_u64().and_then(|layer| usize::try_from(layer).ok());
+            let named = index.and_then(|index| types.get_mut(index));
+            *named.ok_or_else(|| self.invalid("mlp_only_layers", dense, expected))? = MlpType::Dense;
+        }
+        Ok(types)
     }
 
     /// The object that holds the rotary parameters, in the three places where exporters put it.

@@ -1,13 +1,14 @@
-//! The mathematics of Qwen3.5/3.6, once, in Hugging Face names; SPEC §2. Records into a plan; knows neither device
+//! The mathematics of Qwen3-Next and Qwen3.5/3.6, once, in Hugging Face names; SPEC §2. Records into a plan; knows neither device
 //! nor fusion nor precision beyond saying which matmuls are sensitive.
 
 use lily_kernels::plan::Weight::{Bulk, Sensitive};
-use lily_kernels::plan::{Logits, Plan, PlanKey, Program, Recorder};
+use lily_kernels::plan::{Logits, Plan, PlanKey, Precision, Program, Recorder};
 use lily_kernels::tensor::Tensor;
 
 use super::config::Config;
 use super::memory::{LayerMemory, MemoryLayout};
-use super::weights::{Attention, GatedDeltaNet, Layer, Mixer, SparseMoe, Weights};
+use super::weights::{Attention, DenseMlp, GatedDeltaNet, InProj, Layer, Mixer, Mlp, SparseMoe, Weights};
+use crate::checkpoint::{Checkpoint, CheckpointError};
 
 /// A model that can be recorded.
 #[derive(Debug, Clone)]
@@ -21,6 +22,17 @@ pub struct Qwen3_5 {
 }
 
 impl Qwen3_5 {
+    /// Takes a checkpoint's tensors and lays out its memory.
+    ///
+    /// # Errors
+    /// A tensor is missing or is not what the config says.
+    pub fn load(checkpoint: &mut Checkpoint, precision: Precision) -> Result<Self, CheckpointError> {
+        let config = checkpoint.config().clone();
+        let weights = Weights::load(&config, checkpoint)?;
+        let memory = MemoryLayout::new(&config, precision);
+        Ok(Self { config, weights, memory })
+    }
+
     /// The plan of a key.
     pub fn record(&self, key: PlanKey) -> Plan {
         let mut r = Recorder::new(key);
@@ -34,9 +46,11 @@ impl Qwen3_5 {
         }
         let layers = self.weights.layers.len();
         let attention = self.weights.layers.iter().filter(|l| matches!(l.mixer, Mixer::Attention(_))).count();
+        let experts = self.weights.layers.iter().filter_map(|l| l.mlp.sparse());
+        let (sparse, alike) = (experts.clone().count(), experts.filter(|m| m.gate_up_alike()).count());
         r.finish(&[
-            ("fuse-expert-in", layers),
-            ("fuse-expert-out", layers),
+            ("fuse-expert-in", alike),
+            ("fuse-expert-out", sparse),
             ("fuse-qk", attention),
             ("fuse-gdn-norm", layers - attention),
         ])
@@ -83,7 +97,10 @@ impl Qwen3_5 {
         };
         let h = r.add(h, mixed);
         let x = r.rms_norm(h, layer.post_attention_layernorm, self.eps());
-        self.sparse_moe(r, &layer.mlp, h, x)
+        match &layer.mlp {
+            Mlp::Dense(m) => self.dense_mlp(r, m, h, x),
+            Mlp::Sparse(m) => self.sparse_moe(r, m, h, x),
+        }
     }
 
     /// `linear_attn`.
@@ -95,16 +112,33 @@ impl Qwen3_5 {
         x: Tensor,
     ) -> Tensor {
         let c = &self.config;
-        let qkv = r.linear(x, Bulk(&m.in_proj_qkv));
-        let z = r.linear(x, Bulk(&m.in_proj_z));
-        let a = r.linear(x, Sensitive(&m.in_proj_a));
-        let b = r.linear(x, Sensitive(&m.in_proj_b));
+        let [qkv, z, a, b] = self.in_proj(r, &m.in_proj, x);
         let qkv = r.conv1d_silu(qkv, m.conv1d, conv_state);
         let gates = r.gdn_gates(a, b, m.a_log, m.dt_bias);
         let qk = r.l2_norm(qkv, c.linear_num_key_heads, c.linear_key_head_dim);
         let y = r.gated_delta(qk, qkv, gates, delta_state);
         let y = r.gated_rms_norm(y, z, m.norm, self.eps());
         r.linear(y, Bulk(&m.out_proj))
+    }
+
+    /// `[qkv, z, a, b]`.
+    fn in_proj(&self, r: &mut Recorder, m: &InProj, x: Tensor) -> [Tensor; 4] {
+        match m {
+            InProj::Apart { qkv, z, a, b } => {
+                let (qkv, z) = (r.linear(x, Bulk(qkv)), r.linear(x, Bulk(z)));
+                [qkv, z, r.linear(x, Sensitive(a)), r.linear(x, Sensitive(b))]
+            }
+            InProj::Fused { qkvz, ba } => {
+                let c = &self.config;
+                let (heads, k_dim) = (c.linear_num_key_heads, c.linear_key_head_dim);
+                let (v_heads, v_dim) = (c.linear_num_value_heads / heads, c.linear_value_dim() / heads);
+                let (qkvz, ba) = (r.linear(x, Bulk(qkvz)), r.linear(x, Sensitive(ba)));
+                let qkv = r.split_heads(qkvz, heads, 0, [k_dim, k_dim, v_dim]);
+                let z = r.split_heads(qkvz, heads, 2 * k_dim + v_dim, [v_dim, 0, 0]);
+                let a = r.split_heads(ba, heads, v_heads, [v_heads, 0, 0]);
+                [qkv, z, a, r.split_heads(ba, heads, 0, [v_heads, 0, 0])]
+            }
+        }
     }
 
     /// `self_attn`, from its three projections.
@@ -127,7 +161,15 @@ impl Qwen3_5 {
         r.linear(o, Bulk(&m.o_proj))
     }
 
-    /// `mlp`, with the residual `h`; `x` is the normed input.
+    /// `mlp` without experts, with the residual `h`; `x` is the normed input.
+    fn dense_mlp(&self, r: &mut Recorder, m: &DenseMlp, h: Tensor, x: Tensor) -> Tensor {
+        let (gate, up) = (r.linear(x, Bulk(&m.gate_proj)), r.linear(x, Bulk(&m.up_proj)));
+        let inner = r.swiglu(gate, up);
+        let out = r.linear(inner, Bulk(&m.down_proj));
+        r.add(h, out)
+    }
+
+    /// `mlp` of experts, with the residual `h`; `x` is the normed input.
     fn sparse_moe(&self, r: &mut Recorder, m: &SparseMoe, h: Tensor, x: Tensor) -> Tensor {
         let router = r.linear(x, Sensitive(&m.gate));
         let (experts, scores) = r.router_top_k(router, self.config.num_experts_per_tok);

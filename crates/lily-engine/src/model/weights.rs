@@ -3,7 +3,7 @@
 
 use lily_kernels::tensor::{DType, Matrix, Space, Tensor};
 
-use super::config::{Config, LayerType};
+use super::config::{Config, LayerType, MlpType};
 use crate::checkpoint::{CheckpointError, TensorSource};
 
 /// Constants start on cache lines.
@@ -36,7 +36,7 @@ pub struct Layer {
     /// `[1, D]`.
     pub post_attention_layernorm: Tensor,
     /// Channel mixing.
-    pub mlp: SparseMoe,
+    pub mlp: Mlp,
 }
 
 /// Token mixing of a layer.
@@ -51,14 +51,8 @@ pub enum Mixer {
 /// Gated DeltaNet, SPEC §2.5.
 #[derive(Debug, Clone)]
 pub struct GatedDeltaNet {
-    /// `[2·Hk·Dk + Hv·Dv, D]`: q, k, v, head-major.
-    pub in_proj_qkv: Matrix,
-    /// `[Hv·Dv, D]`.
-    pub in_proj_z: Matrix,
-    /// `[Hv, D]`.
-    pub in_proj_b: Matrix,
-    /// `[Hv, D]`.
-    pub in_proj_a: Matrix,
+    /// Of the normed input.
+    pub in_proj: InProj,
     /// `[taps, channels]`: transposed, so that channels are contiguous.
     pub conv1d: Tensor,
     /// `[1, Hv]`.
@@ -69,6 +63,29 @@ pub struct GatedDeltaNet {
     pub norm: Tensor,
     /// `[D, Hv·Dv]`.
     pub out_proj: Matrix,
+}
+
+/// Input projections of Gated DeltaNet.
+#[derive(Debug, Clone)]
+pub enum InProj {
+    /// Qwen3.5: one matrix for each.
+    Apart {
+        /// `[2·Hk·Dk + Hv·Dv, D]`: q, k, v, head-major.
+        qkv: Matrix,
+        /// `[Hv·Dv, D]`.
+        z: Matrix,
+        /// `[Hv, D]`.
+        b: Matrix,
+        /// `[Hv, D]`.
+        a: Matrix,
+    },
+    /// Qwen3-Next: for each key head, the rows of all that belong to it.
+    Fused {
+        /// `[2·Hk·Dk + 2·Hv·Dv, D]`: q, k, v, z of each key head.
+        qkvz: Matrix,
+        /// `[2·Hv, D]`: b, a of each key head.
+        ba: Matrix,
+    },
 }
 
 /// Gated attention, SPEC §2.4.
@@ -86,6 +103,26 @@ pub struct Attention {
     pub q_norm: Tensor,
     /// `[1, head_dim]`.
     pub k_norm: Tensor,
+}
+
+/// Channel mixing of a layer.
+#[derive(Debug, Clone)]
+pub enum Mlp {
+    /// One gated MLP.
+    Dense(DenseMlp),
+    /// Experts.
+    Sparse(SparseMoe),
+}
+
+/// Gated MLP, SPEC §5.
+#[derive(Debug, Clone)]
+pub struct DenseMlp {
+    /// `[I, D]`.
+    pub gate_proj: Matrix,
+    /// `[I, D]`.
+    pub up_proj: Matrix,
+    /// `[D, I]`.
+    pub down_proj: Matrix,
 }
 
 /// Mixture of experts with a shared one, SPEC §2.6.
@@ -124,7 +161,7 @@ impl Loader<'_> {
     }
 
     fn vector(&mut self, path: &str, len: usize) -> Result<Tensor, CheckpointError> {
-        let values = self.source.vector(path, &[len])?;
+        let values = self.source.vector(path, &[len])?.values;
         Ok(self.constant(1, len, &values))
     }
 
@@ -169,27 +206,45 @@ impl Layer {
                 LayerType::FullAttention => Mixer::Attention(Attention::load(config, l, &format!("{at}.self_attn"))?),
             },
             post_attention_layernorm: l.vector(&format!("{at}.post_attention_layernorm.weight"), d)?,
-            mlp: SparseMoe::load(config, l, &format!("{at}.mlp"))?,
+            mlp: match config.mlp_types[index] {
+                MlpType::Dense => Mlp::Dense(DenseMlp::load(l, &format!("{at}.mlp"), d, config.intermediate_size)?),
+                MlpType::Sparse => Mlp::Sparse(SparseMoe::load(config, l, &format!("{at}.mlp"))?),
+            },
         })
     }
 }
 
 impl GatedDeltaNet {
     fn load(config: &Config, l: &mut Loader, at: &str) -> Result<Self, CheckpointError> {
-        let (d, values, heads) = (config.hidden_size, config.linear_value_dim(), config.linear_num_value_heads);
+        let (values, heads) = (config.linear_value_dim(), config.linear_num_value_heads);
         let (channels, taps) = (config.linear_conv_dim(), config.linear_conv_kernel_dim);
-        let by_channel = l.source.vector(&format!("{at}.conv1d.weight"), &[channels, taps])?;
+        let by_channel = l.source.vector(&format!("{at}.conv1d.weight"), &[channels, taps])?.values;
         let by_tap: Vec<f32> = (0..taps).flat_map(|j| by_channel.iter().skip(j).step_by(taps).copied()).collect();
         Ok(Self {
-            in_proj_qkv: l.matrix(&format!("{at}.in_proj_qkv"), channels, d)?,
-            in_proj_z: l.matrix(&format!("{at}.in_proj_z"), values, d)?,
-            in_proj_b: l.matrix(&format!("{at}.in_proj_b"), heads, d)?,
-            in_proj_a: l.matrix(&format!("{at}.in_proj_a"), heads, d)?,
+            in_proj: InProj::load(config, l, at)?,
             conv1d: l.constant(taps, channels, &by_tap),
             a_log: l.vector(&format!("{at}.A_log"), heads)?,
             dt_bias: l.vector(&format!("{at}.dt_bias"), heads)?,
             norm: l.vector(&format!("{at}.norm.weight"), config.linear_value_head_dim)?,
-            out_proj: l.matrix(&format!("{at}.out_proj"), d, values)?,
+            out_proj: l.matrix(&format!("{at}.out_proj"), config.hidden_size, values)?,
+        })
+    }
+}
+
+impl InProj {
+    fn load(config: &Config, l: &mut Loader, at: &str) -> Result<Self, CheckpointError> {
+        let (d, values, heads) = (config.hidden_size, config.linear_value_dim(), config.linear_num_value_heads);
+        let channels = config.linear_conv_dim();
+        let fused = format!("{at}.in_proj_qkvz");
+        if l.source.has(&fused) {
+            let qkvz = l.matrix(&fused, channels + values, d)?;
+            return Ok(Self::Fused { qkvz, ba: l.matrix(&format!("{at}.in_proj_ba"), 2 * heads, d)? });
+        }
+        Ok(Self::Apart {
+            qkv: l.matrix(&format!("{at}.in_proj_qkv"), channels, d)?,
+            z: l.matrix(&format!("{at}.in_proj_z"), values, d)?,
+            b: l.matrix(&format!("{at}.in_proj_b"), heads, d)?,
+            a: l.matrix(&format!("{at}.in_proj_a"), heads, d)?,
         })
     }
 }
@@ -209,7 +264,33 @@ impl Attention {
     }
 }
 
+impl Mlp {
+    /// The experts, if there are any.
+    pub fn sparse(&self) -> Option<&SparseMoe> {
+        match self {
+            Self::Dense(_) => None,
+            Self::Sparse(experts) => Some(experts),
+        }
+    }
+}
+
+impl DenseMlp {
+    fn load(l: &mut Loader, at: &str, d: usize, inner: usize) -> Result<Self, CheckpointError> {
+        Ok(Self {
+            gate_proj: l.matrix(&format!("{at}.gate_proj"), inner, d)?,
+            up_proj: l.matrix(&format!("{at}.up_proj"), inner, d)?,
+            down_proj: l.matrix(&format!("{at}.down_proj"), d, inner)?,
+        })
+    }
+}
+
 impl SparseMoe {
+    /// Gate and up projection take the same form of their input at any precision.
+    pub fn gate_up_alike(&self) -> bool {
+        let takes_int8 = |m: &Matrix| m.format.takes_int8(m.cols);
+        takes_int8(&self.experts_gate_proj) == takes_int8(&self.experts_up_proj)
+    }
+
     fn load(config: &Config, l: &mut Loader, at: &str) -> Result<Self, CheckpointError> {
         let (d, experts) = (config.hidden_size, config.num_experts);
         let (inner, shared) = (config.moe_intermediate_size, config.shared_expert_intermediate_size);

@@ -1,4 +1,4 @@
-//! Flow 7: what a conversation keeps on the device. A session is one mutable timeline: tokens, their KV blocks, the
+//! Flow 8: what a conversation keeps on the device. A session is one mutable timeline: tokens, their KV blocks, the
 //! recurrent state after the last of them, and snapshots of that state at places where a later request may resume
 //! (a recurrent state cannot be cut). Runs no model; `generate.rs` moves it on.
 

@@ -3,7 +3,7 @@
 use std::fs;
 
 use lily_engine::checkpoint::{AffineParams, Quantization, Stated};
-use lily_engine::model::config::{Config, GenerationConfig, LayerType};
+use lily_engine::model::config::{Config, GenerationConfig, LayerType, MlpType};
 use serde_json::{Value, json};
 
 use crate::small::Small;
@@ -68,6 +68,22 @@ fn variants_of_the_same_config() {
     tied.text("tie_word_embeddings").take();
     tied.config["tie_word_embeddings"] = json!(true);
     assert!(parse(&tied).unwrap().tie_word_embeddings);
+}
+
+#[test]
+fn mlps_by_configuration() {
+    use MlpType::{Dense, Sparse};
+    let mut model = Small::new();
+    assert_eq!(parse(&model).unwrap().mlp_types, [Sparse, Sparse]);
+    *model.text("intermediate_size") = json!(192);
+    *model.text("mlp_only_layers") = json!([1]);
+    assert_eq!(parse(&model).unwrap().mlp_types, [Sparse, Dense]);
+    *model.text("mlp_only_layers") = json!([]);
+    *model.text("decoder_sparse_step") = json!(2);
+    assert_eq!(parse(&model).unwrap().mlp_types, [Dense, Sparse]);
+    *model.text("num_experts") = json!(0);
+    let dense = parse(&model).unwrap();
+    assert_eq!((dense.mlp_types, dense.intermediate_size, dense.num_experts), (vec![Dense, Dense], 192, 0));
 }
 
 /// `text_config.{field} = value` gives `config.json has {sentence}`.
@@ -154,10 +170,11 @@ fn refused_variants() {
         ("rope_parameters", json!(3), "`text_config.rope_parameters` = 3; it must be an object"),
         ("rms_norm_eps", json!(0.0), "`text_config.rms_norm_eps` = 0.0; it must be a number above 0"),
         ("tie_word_embeddings", json!("no"), "`text_config.tie_word_embeddings` = \"no\"; it must be true or false"),
+        ("num_experts", Value::Null, "no `text_config.intermediate_size`"),
         (
             "num_experts",
-            Value::Null,
-            "`text_config.num_experts` = absent, which is not supported; Lily runs mixture-of-experts models only, for now",
+            json!("many"),
+            "`text_config.num_experts` = \"many\"; it must be a whole number from 1 to 4096",
         ),
         (
             "attn_output_gate",
@@ -175,16 +192,15 @@ fn refused_variants() {
             json!(false),
             "`text_config.norm_topk_prob` = false, which is not supported; Lily runs renormalised router weights only",
         ),
-        (
-            "mlp_only_layers",
-            json!([0]),
-            "`text_config.mlp_only_layers` = [0], which is not supported; Lily runs experts in every layer",
-        ),
+        ("mlp_only_layers", json!([0]), "no `text_config.intermediate_size`"),
+        ("decoder_sparse_step", json!(2), "no `text_config.intermediate_size`"),
+        ("mlp_only_layers", json!([2]), "`text_config.mlp_only_layers` = [2]; it must be a list of layer numbers"),
+        ("mlp_only_layers", json!(1), "`text_config.mlp_only_layers` = 1; it must be a list of layer numbers"),
         (
             "model_type",
-            json!("qwen3_next"),
-            "`text_config.model_type` = qwen3_next, which is not supported; Lily runs qwen3_5_moe, qwen3_5_moe_text, \
-             qwen3_5, qwen3_5_text",
+            json!("qwen3"),
+            "`text_config.model_type` = qwen3, which is not supported; Lily runs qwen3_5_moe, qwen3_5_moe_text, qwen3_5, \
+             qwen3_5_text, qwen3_next",
         ),
     ]);
 }
@@ -198,7 +214,7 @@ fn refusals_of_whole_files() {
     assert_eq!(
         sentence(r#"{"model_type": "llama"}"#),
         "config.json has `model_type` = llama, which is not supported; Lily runs qwen3_5_moe, qwen3_5_moe_text, qwen3_5, \
-         qwen3_5_text"
+         qwen3_5_text, qwen3_next"
     );
 }
 

@@ -271,10 +271,11 @@ fn missing_and_dense_tensors() {
             "{}/model.safetensors: tensor language_model.model.norm.weight is I32; Lily reads F32, BF16 and F16 here"
         ),
         model!(
-            |m| m.insert("layers.0.linear_attn.conv1d.weight", "BF16", &[128, 1, 4]),
-            "{}/model.safetensors: tensor language_model.model.layers.0.linear_attn.conv1d.weight has shape \
-             [128, 1, 4], so the model is in Hugging Face's own layout, which is not supported yet; convert it with \
-             mlx_lm.convert"
+            |m| {
+                m.insert("layers.0.linear_attn.conv1d.weight", "BF16", &[128, 1, 4]);
+                m.remove("layers.0.mlp.switch_mlp.up_proj.weight")
+            },
+            "{} has no tensor language_model.model.layers.0.mlp.experts.gate_up_proj"
         ),
         model!(
             |m| m.insert("layers.0.linear_attn.conv1d.weight", "BF16", &[128, 3, 1]),
@@ -358,11 +359,11 @@ fn quantization_blocks() {
         ),
         model!(
             |m| {
-                m.config["quantization"][EMBED] = json!({"bits": 3});
-                packed(&mut m, "embed_tokens", 6);
+                m.config["quantization"][EMBED] = json!({"bits": 7});
+                packed(&mut m, "embed_tokens", 14);
             },
-            "{}/model.safetensors: tensor language_model.model.embed_tokens.weight has 3 bits in groups of 64; Lily \
-             reads 4 or 8 bits in groups of 64"
+            "{}/model.safetensors: tensor language_model.model.embed_tokens.weight has 7 bits in groups of 64; Lily \
+             reads 2, 3, 4, 5, 6 or 8 bits in groups of 32, 64 or 128"
         ),
         model!(
             |m| {

@@ -1,13 +1,24 @@
 //! The list of all tensors that the model asks for, taken from a checkpoint.
 
-use lily_engine::checkpoint::{CheckpointError, TensorSource};
+use lily_engine::checkpoint::{Checkpoint, CheckpointError, TensorSource};
 use lily_engine::model::config::{Config, LayerType};
-use lily_kernels::tensor::Matrix;
+use lily_kernels::tensor::{FileSlice, Matrix};
 
 /// Every tensor of a model, as its forward pass will ask for it.
 pub struct Everything {
     pub matrices: Vec<(String, Matrix)>,
     pub vectors: Vec<(String, Vec<f32>)>,
+}
+
+/// The bytes of an affine matrix's tensors, all experts together.
+pub fn parts_of(checkpoint: &Checkpoint, matrix: &Matrix) -> [(&'static str, Vec<u8>); 3] {
+    let stack = || matrix.stack.iter();
+    let all = |slices: Vec<FileSlice>| slices.into_iter().flat_map(|slice| checkpoint.bytes(slice).to_vec()).collect();
+    [
+        ("weight", all(stack().map(|stored| stored.weight).collect())),
+        ("scales", all(stack().map(|stored| stored.affine.unwrap().0).collect())),
+        ("biases", all(stack().map(|stored| stored.affine.unwrap().1).collect())),
+    ]
 }
 
 impl Everything {
@@ -86,13 +97,13 @@ impl Everything {
         cols: usize,
     ) -> Result<(), CheckpointError> {
         let matrix = source.matrix(path, experts, rows, cols)?;
-        assert_eq!((matrix.experts, matrix.rows, matrix.cols), (experts.unwrap_or(1), rows, cols), "{path}");
+        assert_eq!((matrix.experts(), matrix.rows, matrix.cols), (experts.unwrap_or(1), rows, cols), "{path}");
         self.matrices.push((path.to_owned(), matrix));
         Ok(())
     }
 
     fn vector(&mut self, source: &mut dyn TensorSource, path: &str, shape: &[usize]) -> Result<(), CheckpointError> {
-        let values = source.vector(path, shape)?;
+        let values = source.vector(path, shape)?.values;
         assert_eq!(values.len(), shape.iter().product::<usize>(), "{path}");
         self.vectors.push((path.to_owned(), values));
         Ok(())

@@ -9,7 +9,7 @@ use lily_engine::engine::ModelSource;
 use lily_kernels::tensor::{DType, Format, Matrix};
 use safetensors::SafeTensors;
 
-use crate::everything::Everything;
+use crate::everything::{Everything, parts_of};
 use crate::support::{DEMO, root, shared};
 
 /// Takes every tensor of a model of one file and compares each byte with what the `safetensors` crate reads.
@@ -48,10 +48,9 @@ fn check_matrix(checkpoint: &Checkpoint, reference: &SafeTensors<'_>, path: &str
     let small = path.ends_with("mlp.gate") || path.ends_with("shared_expert_gate");
     let bits = if small { 8 } else { 4 };
     assert_eq!(matrix.format, Format::Affine { bits, group: 64, scale: DType::Bf16 }, "{path}");
-    let (scales, biases) = matrix.affine.unwrap();
-    for (part, slice) in [("weight", matrix.weight), ("scales", scales), ("biases", biases)] {
+    for (part, bytes) in parts_of(checkpoint, matrix) {
         let expected = reference.tensor(&format!("{module}.{part}")).unwrap();
-        assert!(checkpoint.bytes(slice) == expected.data(), "{path}.{part}");
+        assert!(bytes == expected.data(), "{path}.{part}");
     }
 }
 

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use lily_engine::checkpoint::Declared;
 use lily_engine::model::config::{Config, GenerationConfig};
+use lily_kernels::tensor::Stored;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -16,8 +17,9 @@ fn use_all(folder: &Path) {
     match open(folder) {
         Ok((checkpoint, all)) => {
             for (_, matrix) in &all.matrices {
-                let (scales, biases) = matrix.affine.unwrap_or((matrix.weight, matrix.weight));
-                for slice in [matrix.weight, scales, biases] {
+                let affine = |stored: &Stored| stored.affine.map_or([stored.weight; 2], Into::into);
+                let slices = matrix.stack.iter().flat_map(|stored| [stored.weight].into_iter().chain(affine(stored)));
+                for slice in slices {
                     assert_eq!(checkpoint.bytes(slice).len() as u64, slice.bytes);
                 }
             }

@@ -5,13 +5,13 @@ use std::fs;
 use std::path::Path;
 
 use half::{bf16, f16};
-use lily_engine::checkpoint::{Checkpoint, CheckpointError, TensorSource, cached_model};
+use lily_engine::checkpoint::{Checkpoint, CheckpointError, TensorSource, Vector, cached_model};
 use lily_engine::engine::ModelSource;
 use lily_engine::model::config::Config;
-use lily_kernels::tensor::{DType, FileSlice, Format, Matrix};
+use lily_kernels::tensor::{DType, FileSlice, Format, Matrix, Stored};
 use serde_json::{Value, json};
 
-use crate::everything::Everything;
+use crate::everything::{Everything, parts_of};
 
 /// A tensor as a file holds it.
 #[derive(Debug, Clone, PartialEq)]
@@ -150,6 +150,10 @@ impl Recorder {
 }
 
 impl TensorSource for Recorder {
+    fn has(&self, path: &str) -> bool {
+        !path.ends_with("in_proj_qkvz")
+    }
+
     fn matrix(
         &mut self,
         path: &str,
@@ -168,16 +172,16 @@ impl TensorSource for Recorder {
         self.add(format!("{module}.biases"), "BF16", shape(cols / 64));
         let weight = FileSlice { file: 0, offset: 0, bytes: 0 };
         let format = Format::Dense(DType::F32);
-        Ok(Matrix { experts: experts.unwrap_or(1), rows, cols, format, weight, affine: None })
+        Ok(Matrix::stacked(experts.unwrap_or(1), rows, cols, format, Stored { weight, affine: None }))
     }
 
-    fn vector(&mut self, path: &str, shape: &[usize]) -> Result<Vec<f32>, CheckpointError> {
+    fn vector(&mut self, path: &str, shape: &[usize]) -> Result<Vector, CheckpointError> {
         let mut stored = shape.to_vec();
         if path.ends_with("conv1d.weight") {
             stored.push(1);
         }
         self.add(format!("{PREFIX}{path}"), "BF16", stored);
-        Ok(vec![0.0; shape.iter().product()])
+        Ok(Vector { values: vec![0.0; shape.iter().product()], stored: DType::Bf16 })
     }
 }
 
@@ -196,9 +200,8 @@ fn check_bytes(model: &Small, checkpoint: &Checkpoint, all: &Everything) {
             "lm_head" => "language_model.lm_head".to_owned(),
             path => format!("{PREFIX}{}", path.replace("mlp.experts", "mlp.switch_mlp")),
         };
-        let (scales, biases) = matrix.affine.unwrap();
-        for (part, slice) in [("weight", matrix.weight), ("scales", scales), ("biases", biases)] {
-            assert_eq!(checkpoint.bytes(slice), model.tensors[&format!("{module}.{part}")].bytes, "{path}.{part}");
+        for (part, bytes) in parts_of(checkpoint, matrix) {
+            assert_eq!(bytes, model.tensors[&format!("{module}.{part}")].bytes, "{path}.{part}");
         }
     }
     for (path, values) in &all.vectors {
@@ -220,7 +223,7 @@ fn data_may_start_at_any_byte() {
         let (checkpoint, all) = open(folder.path()).unwrap();
         // The first tensor by name lies where the data begins.
         let (_, head) = all.matrices.iter().find(|(path, _)| path == "lm_head").unwrap();
-        assert_eq!(head.affine.unwrap().1.offset % 8, misalignment as u64);
+        assert_eq!(head.stack[0].affine.unwrap().1.offset % 8, misalignment as u64);
         check_bytes(&model, &checkpoint, &all);
     }
 }
@@ -275,7 +278,7 @@ fn a_tied_head_is_the_embedding() {
     let folder = tempfile::tempdir().unwrap();
     model.write(folder.path());
     let (_, all) = open(folder.path()).unwrap();
-    let find = |wanted: &str| all.matrices.iter().find(|(path, _)| path == wanted).unwrap().1;
+    let find = |wanted: &str| &all.matrices.iter().find(|(path, _)| path == wanted).unwrap().1;
     assert_eq!(find("lm_head"), find("embed_tokens"));
 }
 

@@ -127,6 +127,26 @@ fn any_thread_count_and_instruction_set_gives_the_same_bytes() {
     }
 }
 
+#[test]
+fn every_architecture_gives_the_same_bytes_in_any_chunks_threads_and_instruction_set() {
+    let ids: Vec<u32> = tokens(300).iter().map(|id| id % 256).collect();
+    for folder in harness::architectures() {
+        let load = |precision, threads, isa| {
+            harness::runtime_on(ModelSource::Folder(folder.clone()), precision, device(threads, isa))
+        };
+        for precision in BOTH {
+            let want = logits(&mut load(precision, 1, Isa::SCALAR), &ids, 2048);
+            for isa in Isa::available() {
+                let mut runtime = load(precision, 3, isa);
+                for chunk in [1, 17, 2048] {
+                    let what = format!("{} {precision:?}, {}, chunks of {chunk}", folder.display(), isa.name());
+                    assert_same(&logits(&mut runtime, &ids, chunk), &want, &what);
+                }
+            }
+        }
+    }
+}
+
 fn chat(messages: &[Value]) -> Request {
     let prompt =
         Prompt::Chat(ChatPrompt { messages: messages.to_vec(), enable_thinking: Some(false), ..ChatPrompt::default() });

@@ -4,20 +4,21 @@
 use std::sync::Arc;
 
 use lily_engine::checkpoint::Checkpoint;
-use lily_engine::engine::{ModelSource, PlanQuery, Precision, Switches, plan_report};
+use lily_engine::engine::{ModelSource, Precision, Switches};
 use lily_engine::model::memory::MemoryLayout;
 use lily_engine::model::qwen3_5::Qwen3_5;
 use lily_engine::model::weights::Weights;
+use lily_engine::report::{self, PlanQuery};
 use lily_kernels::inputs::{SamplingInputs, SequenceInputs, StepInputs};
 use lily_kernels::plan::{Logits, Phase, Plan, PlanKey, Program};
 use lily_kernels::reference::{Memory, run_plan};
 use lily_kernels::switches::SWITCHES;
 use lily_kernels::tensor::{DType, Space, Tensor};
 
-use crate::harness::{Golden, relative_rms};
+use crate::harness::{self, Golden, relative_rms};
 use crate::support::{DEMO, root};
 
-/// The demo model, and reference memory that holds it with one sequence's state and one KV block.
+/// A model, and reference memory that holds it with one sequence's state and one KV block.
 struct Reference {
     model: Qwen3_5,
     memory: Memory,
@@ -26,7 +27,11 @@ struct Reference {
 
 impl Reference {
     fn new(precision: Precision) -> Self {
-        let mut checkpoint = Checkpoint::open(&ModelSource::Embedded(DEMO)).unwrap();
+        Self::of(&ModelSource::Embedded(DEMO), precision)
+    }
+
+    fn of(source: &ModelSource, precision: Precision) -> Self {
+        let mut checkpoint = Checkpoint::open(source).unwrap();
         let config = checkpoint.config().clone();
         let weights = Weights::load(&config, &mut checkpoint).unwrap();
         let layout = MemoryLayout::new(&config, precision);
@@ -86,17 +91,31 @@ fn all_off() -> Switches {
 #[test]
 fn every_dispatch_touches_the_bytes_it_declares_and_the_references_give_the_golden() {
     let golden = Golden::open(&root().join("golden/demo/golden_mlx_f32.safetensors"));
+    compare(&ModelSource::Embedded(DEMO), &golden, 2e-2);
+}
+
+#[test]
+fn every_architecture_touches_the_bytes_it_declares_and_the_references_give_the_golden() {
+    for folder in harness::architectures() {
+        println!("{}", folder.display());
+        let golden = Golden::open(&folder.join("golden.safetensors"));
+        compare(&ModelSource::Folder(folder), &golden, 0.3);
+    }
+}
+
+/// Eight tokens at once and a ninth, in both precisions, fused and not.
+fn compare(source: &ModelSource, golden: &Golden, fast_limit: f64) {
     let tokens = &golden.ids("tokens")[..9];
     let want = golden.floats("logits");
     for precision in [Precision::Exact, Precision::Fast] {
         for switches in [Switches::default(), all_off()] {
-            let mut r = Reference::new(precision);
+            let mut r = Reference::of(source, precision);
             let prefill = r.plan(Phase::Prefill, 16, precision, switches);
             let decode = r.plan(Phase::Decode, 1, precision, switches);
             let mut got = r.step(&prefill, &tokens[..8]);
             got.extend(r.step(&decode, &tokens[8..]));
             let error = relative_rms(&got, &want[..got.len()]);
-            let limit = if precision == Precision::Exact { 2e-5 } else { 2e-2 };
+            let limit = if precision == Precision::Exact { 2e-5 } else { fast_limit };
             assert!(error <= limit, "{precision:?}: {error:.2e}");
         }
     }
@@ -125,7 +144,7 @@ fn sampling_touches_the_bytes_it_declares() {
 
 fn report(query: &PlanQuery) -> String {
     let config = root().join("golden/checkpoint/qwen3_6_35b_a3b_4bit.config.json");
-    plan_report(&std::fs::read_to_string(config).unwrap(), query).unwrap()
+    report::plan(&std::fs::read_to_string(config).unwrap(), query).unwrap()
 }
 
 fn query(tokens: usize, decode: bool) -> PlanQuery {

@@ -70,6 +70,41 @@ fn tiny_calm_1500_equals_transformers_in_chunks_of_64_257_and_2048() {
     check_shared("oracle/ckpt/tiny-calm", "oracle/gold/tiny-calm-1500.hf-f32.safetensors", &[64, 257, 2048]);
 }
 
+/// Every layout, architecture and quantization of golden/architectures, in exact precision and whole.
+#[test]
+fn every_architecture_and_quantization_equals_its_golden() {
+    for folder in harness::architectures() {
+        println!("{}", folder.display());
+        let golden = Golden::open(&folder.join("golden.safetensors"));
+        check(&mut harness::folder(&folder, Precision::Exact), &golden, 2048);
+        check(&mut harness::folder(&folder, Precision::Exact), &golden, 5);
+    }
+}
+
+/// In fast precision they keep every decided choice. Random weights have no redundancy that would absorb the rounding of
+/// activations; with two bits it even changes which experts are chosen, so there only the size of the error counts.
+#[test]
+fn every_architecture_keeps_its_choices_in_fast_precision() {
+    for folder in harness::architectures() {
+        let golden = Golden::open(&folder.join("golden.safetensors"));
+        let mut runtime = harness::folder(&folder, Precision::Fast);
+        let vocab = runtime.stepper.model().config.vocab_size;
+        let (got, want) = (harness::logits(&mut runtime, &golden.ids("tokens"), 2048), golden.floats("logits"));
+        let error = relative_rms(&got, &want);
+        let decided = |row: &[f32]| {
+            let best = top1(row, vocab)[0] as usize;
+            let second = (0..vocab).filter(|&id| id != best).map(|id| row[id]).fold(f32::MIN, f32::max);
+            row[best] - second >= 1.0
+        };
+        let rows: Vec<_> = got.chunks(vocab).zip(want.chunks(vocab)).filter(|(_, want)| decided(want)).collect();
+        println!("{}: relative rms {error:.1e}, {} decided rows", folder.display(), rows.len());
+        assert!(error < 0.2 && rows.len() > 5, "{}", folder.display());
+        for (got, want) in rows.into_iter().filter(|_| !folder.ends_with("mlx-q2")) {
+            assert_eq!(top1(got, vocab), top1(want, vocab), "{}", folder.display());
+        }
+    }
+}
+
 /// The fixture of the repository was made by an f64 reference written apart from both libraries.
 #[test]
 fn tiny_fixture_equals_its_f64_reference() {

@@ -1,7 +1,7 @@
 //! Runs steps on an engine and reads goldens.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use lily_engine::checkpoint::Checkpoint;
 use lily_engine::engine::{Engine, EngineOptions, ModelSource, Precision, Switches};
@@ -45,6 +45,18 @@ pub fn demo_runtime(precision: Precision) -> Runtime {
 /// A checkpoint folder without text.
 pub fn folder(path: &Path, precision: Precision) -> Runtime {
     runtime(ModelSource::Folder(path.to_owned()), precision)
+}
+
+/// Folders of `golden/architectures`: every layout, architecture and quantization, very small.
+pub fn architectures() -> Vec<PathBuf> {
+    let mut all: Vec<_> = std::fs::read_dir(support::root().join("golden/architectures"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.is_dir())
+        .collect();
+    all.sort();
+    assert_eq!(all.len(), 15);
+    all
 }
 
 /// A fresh session with room for `tokens` positions.

@@ -10,4 +10,5 @@ mod contracts; // declared bytes, plan snapshots
 mod fidelity; // fast precision against the f32 golden
 mod golden; // exact precision against mlx-lm and transformers
 mod harness; // running steps, reading goldens
+mod inspect; // what inspect says of each checkpoint
 mod memory; // arena, sessions, cancellation

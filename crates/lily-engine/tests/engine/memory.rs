@@ -2,7 +2,8 @@
 
 use std::ops::ControlFlow;
 
-use lily_engine::engine::{Engine, EngineError, EngineOptions, PlanQuery, Precision, plan_report};
+use lily_engine::engine::{Engine, EngineError, EngineOptions, Precision};
+use lily_engine::report::{self, PlanQuery};
 use lily_engine::request::{
     CancelToken, ChatPrompt, Event, FinishReason, Prompt, Request, RequestError, SamplingParams,
 };
@@ -32,7 +33,7 @@ fn arena_bytes_are_equal_at_4k_and_128k_context() {
         let tokens = if decode { 1 } else { 2048 };
         let precision = Precision::Fast;
         let query = PlanQuery { tokens, decode, context, precision, without: Vec::new(), dispatches: false };
-        let report = plan_report(&config, &query).unwrap();
+        let report = report::plan(&config, &query).unwrap();
         let line = report.lines().find(|l| l.starts_with("arena bytes: ")).unwrap();
         line.trim_start_matches("arena bytes: ").parse::<usize>().unwrap()
     };
@@ -171,4 +172,24 @@ fn cancellation_ends_a_chunk_in_the_middle_and_leaves_no_trace() {
     assert_eq!(done.usage.cached_tokens, 0, "the chunk was not finished");
     let cold = Engine::open(&options).unwrap().generate(&request, &CancelToken::default(), &mut go).unwrap();
     assert_eq!(done.tokens, cold.tokens);
+}
+
+#[test]
+fn memory_bounds_the_context_or_refuses_in_one_sentence() {
+    let open = |memory, context_length| {
+        Engine::open(&EngineOptions { memory: Some(memory), context_length, ..harness::demo_options(Precision::Fast) })
+    };
+    let info = open(1 << 40, None).unwrap().info();
+    assert_eq!((info.context_length, info.warnings.len()), (32_768, 0));
+    // Weights, states, scratch and tokenizer take 100 MB: what is left is a part of the cache.
+    let engine = open(130_000_000, None).unwrap();
+    let info = engine.info();
+    assert!((4096..32_768).contains(&info.context_length), "{}", info.context_length);
+    assert!(info.warnings[0].starts_with(&format!("the context is {} positions, not", info.context_length)));
+    let refused = open(130_000_000, Some(32_768)).err().unwrap().to_string();
+    let (fits, rest) = refused.split_once("lower --context to ").unwrap().1.split_once(',').unwrap();
+    assert_eq!(rest, " or raise --memory");
+    assert_eq!(open(130_000_000, Some(fits.parse().unwrap())).unwrap().info().context_length.to_string(), fits);
+    let refused = open(1_000_000, None).err().unwrap().to_string();
+    assert!(refused.contains("1.0 MB may be used: raise --memory") && !refused.contains('\n'), "{refused}");
 }

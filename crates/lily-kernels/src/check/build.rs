@@ -12,7 +12,7 @@ use crate::reference::POISON;
 use crate::reference::math::encode;
 use crate::reference::weights::pack;
 use crate::switches::Switches;
-use crate::tensor::{DType, FileSlice, Format, Matrix, Space, Tensor};
+use crate::tensor::{DType, FileSlice, Format, Matrix, Space, Stored, Tensor};
 
 /// Poison before, between and after operands; also their alignment, which is that of a plan's arena.
 const GAP: usize = 64;
@@ -226,7 +226,7 @@ impl CaseBuilder {
                 (weight, Some((scales, self.file_slice(encode_f32(scale, &biases)))))
             }
         };
-        Matrix { experts, rows, cols, format, weight, affine }
+        Matrix::stacked(experts, rows, cols, format, Stored { weight, affine })
     }
 
     /// Appends to the weight file, at an offset that no element type would choose.

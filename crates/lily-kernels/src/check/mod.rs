@@ -41,6 +41,7 @@ pub fn cases(kind: OpKind) -> Vec<Case> {
         OpKind::QkNormRopeWrite => ops::qk_norm_rope_write::cases::cases(),
         OpKind::Attention => ops::attention::cases::cases(),
         OpKind::SigmoidGate => ops::sigmoid_gate::cases::cases(),
+        OpKind::SplitHeads => ops::split_heads::cases::cases(),
         OpKind::Conv1dSilu => ops::conv1d_silu::cases::cases(),
         OpKind::GdnGates => ops::gdn_gates::cases::cases(),
         OpKind::L2Norm => ops::l2_norm::cases::cases(),

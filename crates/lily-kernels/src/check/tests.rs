@@ -51,6 +51,10 @@ impl Backend for Faulty {
         (self.fault)(&mut self.inner);
         Ok(ticket)
     }
+    fn available_bytes(&self) -> Option<u64> {
+        None
+    }
+
     fn describe(&self) -> String {
         "faulty".to_owned()
     }

@@ -45,6 +45,7 @@ pub fn run(step: &Step, isa: Isa, pool: &Pool, op: &Op) {
         Op::QkNormRopeWrite(o) => r.qk_norm_rope_write(o),
         Op::Attention(o) => r.attention(o),
         Op::SigmoidGate(o) => r.sigmoid_gate(o),
+        Op::SplitHeads(o) => r.split_heads(o),
         Op::Conv1dSilu(o) => r.conv1d_silu(o),
         Op::GdnGates(o) => r.gdn_gates(o),
         Op::L2Norm(o) => r.l2_norm(o),
@@ -120,6 +121,7 @@ pub fn needs(op: &Op) -> Needs {
         | Op::Rope(_)
         | Op::KvWrite(_)
         | Op::SigmoidGate(_)
+        | Op::SplitHeads(_)
         | Op::Conv1dSilu(_)
         | Op::GdnGates(_)
         | Op::L2Norm(_)
@@ -303,6 +305,11 @@ impl<'a> Run<'_, 'a> {
         let n = self.tokens();
         let (x, gate) = (self.step.read(&o.x, n), self.step.read(&o.gate, n));
         ops::sigmoid_gate::simd::run(self.isa, self.pool, o, x, gate, self.out(&o.out, n));
+    }
+
+    fn split_heads(&self, o: &ops::split_heads::SplitHeads) {
+        let n = self.tokens();
+        ops::split_heads::simd::run(self.pool, o, self.step.read(&o.x, n), self.out(&o.out, n));
     }
 
     fn conv1d_silu(&self, o: &ops::conv1d_silu::Conv1dSilu) {

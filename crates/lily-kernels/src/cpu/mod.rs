@@ -9,6 +9,7 @@ pub(crate) mod pool; // worker threads
 
 mod buffer; // device memory
 mod lower; // op → kernel
+mod memory; // how much there is
 mod step; // one step's view of device memory
 
 use std::cell::UnsafeCell;
@@ -184,6 +185,10 @@ fn assert_disjoint(plan: &Plan) {
 }
 
 impl Backend for CpuBackend {
+    fn available_bytes(&self) -> Option<u64> {
+        memory::available()
+    }
+
     fn describe(&self) -> String {
         let threads = self.pool.threads();
         format!("cpu ({}, {threads} thread{})", self.isa.name(), if threads == 1 { "" } else { "s" })

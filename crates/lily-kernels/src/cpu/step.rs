@@ -129,22 +129,20 @@ impl<'a> Step<'a> {
         unsafe { std::slice::from_raw_parts_mut(first.wrapping_add(offset), bytes) }
     }
 
-    fn file(&self, slice: &FileSlice, part: usize, parts: usize) -> &'a [u8] {
-        let bytes = slice.bytes as usize / parts;
-        let start = slice.offset as usize + part * bytes;
-        &self.memory.files[slice.file as usize].bytes()[start..start + bytes]
+    fn file(&self, slice: &FileSlice) -> &'a [u8] {
+        &self.memory.files[slice.file as usize].bytes()[slice.offset as usize..][..slice.bytes as usize]
     }
 
     /// One expert's matrix (0 for an ordinary one).
     pub fn matrix(&self, m: &Matrix, expert: usize) -> MatrixBytes<'a> {
-        let part = |s: &FileSlice| self.file(s, expert, m.experts);
+        let stored = &m.stack[expert];
         MatrixBytes {
             rows: m.rows,
             cols: m.cols,
             format: m.format,
-            weight: part(&m.weight),
-            scales: m.affine.as_ref().map_or(&[], |(s, _)| part(s)),
-            biases: m.affine.as_ref().map_or(&[], |(_, b)| part(b)),
+            weight: self.file(&stored.weight),
+            scales: stored.affine.as_ref().map_or(&[], |(scales, _)| self.file(scales)),
+            biases: stored.affine.as_ref().map_or(&[], |(_, biases)| self.file(biases)),
         }
     }
 

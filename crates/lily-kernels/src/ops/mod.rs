@@ -25,4 +25,5 @@ pub mod router_top_k;
 pub mod sample;
 pub mod shared_expert_add;
 pub mod sigmoid_gate;
+pub mod split_heads;
 pub mod swiglu;

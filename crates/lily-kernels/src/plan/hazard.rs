@@ -2,6 +2,7 @@
 //! (read-after-write, write-after-read, write-after-write); the later then runs in a later stage.
 
 use crate::op::{Access, Op};
+use crate::tensor::Space;
 
 /// Declared ranges of one dispatch.
 struct Footprint {
@@ -23,7 +24,9 @@ pub fn stages<'a>(ops: impl Iterator<Item = &'a Op>) -> Vec<usize> {
     let mut seen: Vec<(Footprint, usize)> = Vec::new();
     for op in ops {
         let contract = op.contract();
-        let foot = Footprint { reads: contract.reads(), writes: contract.writes() };
+        let mut foot = Footprint { reads: contract.reads(), writes: contract.writes() };
+        // Nothing writes a weight, and a stack of experts may be hundreds of ranges.
+        foot.reads.retain(|read| !matches!(read.space, Space::Weights(_)));
         // Scanning stages downwards could stop early; plans are recorded once, so the plain scan is kept.
         let stage = seen.iter().filter(|(e, _)| foot.conflicts(e)).map(|(_, s)| s + 1).max().unwrap_or(0);
         seen.push((foot, stage));

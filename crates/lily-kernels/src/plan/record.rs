@@ -26,8 +26,9 @@ use crate::ops::router_top_k::RouterTopK;
 use crate::ops::sample::Sample;
 use crate::ops::shared_expert_add::SharedExpertAdd;
 use crate::ops::sigmoid_gate::SigmoidGate;
+use crate::ops::split_heads::{Parts, SplitHeads};
 use crate::ops::swiglu::SwiGlu;
-use crate::tensor::{DType, Format, Matrix, Space, Tensor};
+use crate::tensor::{DType, Matrix, Space, Tensor};
 
 /// A matmul weight and what the model allows its activations to be.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -102,7 +103,7 @@ impl Recorder {
         let rows = self.key.token_bucket;
         let tokens = Tensor { space: Space::Tokens, offset: 0, rows, cols: 1, dtype: DType::U32 };
         let out = self.temp(rows, table.cols, DType::F32);
-        self.push(Embed { tokens, table: *table, out });
+        self.push(Embed { tokens, table: table.clone(), out });
         out
     }
 
@@ -135,10 +136,10 @@ impl Recorder {
 
     fn activations(&mut self, x: Tensor, weight: Weight, per_row: usize) -> (Activations, Matrix) {
         match (self.key.precision, weight) {
-            (Precision::Fast, Weight::Bulk(m)) if matches!(m.format, Format::Affine { group, .. } if group as usize == GROUP) => {
-                (Activations::Quantized(self.quantize(x, per_row)), *m)
+            (Precision::Fast, Weight::Bulk(m)) if m.format.takes_int8(m.cols) => {
+                (Activations::Quantized(self.quantize(x, per_row)), m.clone())
             }
-            (_, Weight::Bulk(m) | Weight::Sensitive(m)) => (Activations::Full(x), *m),
+            (_, Weight::Bulk(m) | Weight::Sensitive(m)) => (Activations::Full(x), m.clone()),
         }
     }
 
@@ -182,6 +183,13 @@ impl Recorder {
         let stride = gate.cols / heads;
         let out = self.like(&x);
         self.push(SigmoidGate { x, gate, out, heads, stride, start: stride - x.cols / heads });
+        out
+    }
+
+    /// The parts of each of `heads` heads of a fused projection, part by part.
+    pub fn split_heads(&mut self, x: Tensor, heads: usize, start: usize, widths: [usize; 3]) -> Tensor {
+        let out = self.temp(x.rows, heads * widths.iter().sum::<usize>(), DType::F32);
+        self.push(SplitHeads { x, out, heads, parts: Parts { start, widths } });
         out
     }
 

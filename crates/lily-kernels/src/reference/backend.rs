@@ -39,6 +39,10 @@ impl ReferenceBackend {
 }
 
 impl Backend for ReferenceBackend {
+    fn available_bytes(&self) -> Option<u64> {
+        None
+    }
+
     fn describe(&self) -> String {
         "reference".to_owned()
     }

@@ -32,7 +32,7 @@ pub struct ByteSet {
 
 /// The words that a range touches, and which of their bits.
 fn words(range: Range<usize>) -> impl Iterator<Item = (usize, u64)> {
-    let end = range.end;
+    let end = if range.is_empty() { 0 } else { range.end };
     (range.start / 64..end.div_ceil(64)).map(move |word| {
         let from = range.start.max(word * 64) - word * 64;
         let to = end.min((word + 1) * 64) - word * 64;
@@ -77,6 +77,7 @@ mod tests {
         set.insert(Place::Arena, 60..130);
         set.insert(Place::Arena, 64..128);
         set.insert(Place::Logits, 0..0);
+        set.insert(Place::Logits, 8..8);
         assert_eq!(set.len(), 70);
         assert_eq!(set.first_missing(Place::Arena, 60..130), None);
         assert_eq!(set.first_missing(Place::Arena, 60..200), Some(130));

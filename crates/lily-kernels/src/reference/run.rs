@@ -94,6 +94,7 @@ const fn groups(op: &Op) -> Option<&Groups> {
         | Op::QkNormRopeWrite(_)
         | Op::Attention(_)
         | Op::SigmoidGate(_)
+        | Op::SplitHeads(_)
         | Op::Conv1dSilu(_)
         | Op::GdnGates(_)
         | Op::L2Norm(_)
@@ -124,6 +125,7 @@ fn run_op(op: &Op, mem: &mut Memory, inputs: &StepInputs) {
         Op::QkNormRopeWrite(o) => ops::qk_norm_rope_write::reference::run(o, mem, inputs),
         Op::Attention(o) => ops::attention::reference::run(o, mem, inputs),
         Op::SigmoidGate(o) => ops::sigmoid_gate::reference::run(o, mem, inputs),
+        Op::SplitHeads(o) => ops::split_heads::reference::run(o, mem, inputs),
         Op::Conv1dSilu(o) => ops::conv1d_silu::reference::run(o, mem, inputs),
         Op::GdnGates(o) => ops::gdn_gates::reference::run(o, mem, inputs),
         Op::L2Norm(o) => ops::l2_norm::reference::run(o, mem, inputs),

@@ -18,15 +18,15 @@ pub struct AffineRow {
 
 /// Reads a row of an affine matrix. Panics on a dense one.
 pub fn affine_row(mem: &mut Memory, m: &Matrix, expert: usize, row: usize) -> AffineRow {
-    let (Format::Affine { bits, group, scale }, Some((scales, biases))) = (m.format, m.affine) else {
+    let stored = &m.stack[expert];
+    let (Format::Affine { bits, group, scale }, Some((scales, biases))) = (m.format, stored.affine) else {
         panic!("{m:?} has no codes");
     };
-    let at = expert * m.rows + row;
     let code_bytes = m.cols * bits as usize / 8;
-    let codes = unpack(bits, mem.file(&m.weight, at * code_bytes..(at + 1) * code_bytes), m.cols);
+    let codes = unpack(bits, mem.file(&stored.weight, row * code_bytes..(row + 1) * code_bytes), m.cols);
     let group = group as usize;
     let scale_bytes = m.cols / group * scale.bytes();
-    let range = at * scale_bytes..(at + 1) * scale_bytes;
+    let range = row * scale_bytes..(row + 1) * scale_bytes;
     let scales = decode(scale, mem.file(&scales, range.clone()));
     let biases = decode(scale, mem.file(&biases, range));
     AffineRow { codes, scales, biases, group }
@@ -37,8 +37,7 @@ pub fn matrix_row(mem: &mut Memory, m: &Matrix, expert: usize, row: usize) -> Ve
     match m.format {
         Format::Dense(dtype) => {
             let bytes = m.cols * dtype.bytes();
-            let at = expert * m.rows + row;
-            decode(dtype, mem.file(&m.weight, at * bytes..(at + 1) * bytes))
+            decode(dtype, mem.file(&m.stack[expert].weight, row * bytes..(row + 1) * bytes))
         }
         Format::Affine { .. } => {
             let r = affine_row(mem, m, expert, row);

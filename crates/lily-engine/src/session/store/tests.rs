@@ -63,6 +63,10 @@ impl Backend for Buffers {
     fn read(&mut self, _: BufferId, _: usize, _: &mut [u8]) {
         unreachable!()
     }
+    fn available_bytes(&self) -> Option<u64> {
+        None
+    }
+
     fn describe(&self) -> String {
         unreachable!()
     }

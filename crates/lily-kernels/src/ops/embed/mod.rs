@@ -40,7 +40,7 @@ impl Contract for Embed {
     fn check(&self) {
         assert_eq!(self.tokens.space, Space::Tokens);
         assert_eq!((self.tokens.dtype, self.out.dtype), (DType::U32, DType::F32));
-        assert_eq!(self.table.experts, 1);
+        assert_eq!(self.table.experts(), 1);
         assert_eq!((self.tokens.rows, self.table.cols), (self.out.rows, self.out.cols));
     }
 }

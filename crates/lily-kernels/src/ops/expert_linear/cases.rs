@@ -3,7 +3,7 @@
 use super::ExpertLinear;
 use crate::check::{Case, CaseBuilder, STEPS, Step};
 use crate::ops::group_rows::Groups;
-use crate::ops::linear::cases::{activations, formats};
+use crate::ops::linear::cases::{activations, formats, whole_groups};
 use crate::tensor::{DType, Format};
 
 /// Who chooses whom.
@@ -56,6 +56,7 @@ pub fn cases() -> Vec<Case> {
 /// `form` is the format and whether activations are int8, `rows` the routing and whether they are pairs.
 fn case(step: Step, form: (Format, bool), shape: (usize, usize), rows: (Routing, bool)) -> Case {
     let ((format, quantized), (n, k), (routing, by_pair)) = (form, shape, rows);
+    let k = whole_groups(format, k);
     let mut b = CaseBuilder::new(step);
     let groups = route(&mut b, routing);
     let x = activations(&mut b, if by_pair { groups.top_k() } else { 1 }, k, quantized);

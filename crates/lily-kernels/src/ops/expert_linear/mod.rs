@@ -60,7 +60,7 @@ impl Contract for ExpertLinear {
     }
     fn check(&self) {
         self.x.check(&self.weight);
-        assert_eq!(self.weight.experts, self.groups.experts());
+        assert_eq!(self.weight.experts(), self.groups.experts());
         assert_eq!(self.out.rows, self.groups.order.rows * self.groups.top_k());
         assert_eq!(self.x.shape().0 * self.pairs_per_row(), self.out.rows);
         assert_eq!((self.out.cols, self.out.dtype), (self.weight.rows, DType::F32));

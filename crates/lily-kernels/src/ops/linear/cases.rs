@@ -24,6 +24,8 @@ pub const FORMATS: &[Format] = &[
     affine(4, 32, DType::Bf16),
     affine(4, 128, DType::Bf16),
     affine(8, 32, DType::F16),
+    affine(6, 128, DType::Bf16),
+    affine(3, 32, DType::Bf16),
     Format::Dense(DType::Bf16),
     Format::Dense(DType::F16),
     Format::Dense(DType::F32),
@@ -32,9 +34,16 @@ pub const FORMATS: &[Format] = &[
 /// Every format with f32 activations, and with int8 ones where the contract allows them.
 pub fn formats() -> Vec<(Format, bool)> {
     let mut all: Vec<(Format, bool)> = FORMATS.iter().map(|f| (*f, false)).collect();
-    let takes_int8 = |f: &&Format| matches!(f, Format::Affine { group, .. } if *group as usize == GROUP);
-    all.extend(FORMATS.iter().filter(takes_int8).map(|f| (*f, true)));
+    all.extend(FORMATS.iter().filter(|f| f.takes_int8(GROUP)).map(|f| (*f, true)));
     all
+}
+
+/// The number of inputs nearest to `cols` that is whole groups.
+pub fn whole_groups(format: Format, cols: usize) -> usize {
+    match format {
+        Format::Affine { group, .. } => cols.next_multiple_of(group.into()),
+        Format::Dense(_) => cols,
+    }
 }
 
 /// Activations of a case, `per_row` rows for each row of the step.
@@ -59,11 +68,10 @@ pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for (i, step) in STEPS.iter().enumerate() {
         for (j, (format, quantized)) in formats().into_iter().enumerate() {
-            let group = if let Format::Affine { group, .. } = format { group as usize } else { 1 };
             let shapes: [(usize, usize); 6] = [(5, 64), (8, 128), (13, 320), (33, 128), (1, 320), (16, 64)];
             let (n, k) = shapes[(i + j) % shapes.len()];
             let form = (format, quantized);
-            cases.push(case(*step, form, (n, k.next_multiple_of(group)), Rows::Tokens));
+            cases.push(case(*step, form, (n, whole_groups(format, k)), Rows::Tokens));
             if j < 2 || quantized {
                 cases.push(case(*step, form, (37, 128), Rows::Outputs));
             }

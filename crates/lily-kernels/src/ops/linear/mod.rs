@@ -2,12 +2,13 @@
 //! instruction set give the same bytes:
 //! - f32 activations: weights are decoded to f32 (`scale · code`, then `+ bias`); lane j of 16 sums the products of
 //!   elements j, j+16, … in order, multiply and add apart; the lanes are added as a tree (8, 4, 2, 1).
-//! - int8 activations: per group of 64 the exact int32 dot product d; in group order
-//!   `acc += (scale · x_scale) · d; acc += bias · x_sum`, each operation rounded once.
+//! - int8 activations: per 64 inputs, or per group where that is 32, the exact int32 dot product d; in order
+//!   `acc += (scale · x_scale) · d; acc += bias · x_sum`, each operation rounded once. `x_sum` is that of
+//!   `quantize_rows`; of half a group it is `x_scale · Σ code`.
 
 use crate::op::{Access, Contract, Cost, Counts, Rows, matrix_reads};
-use crate::ops::quantize_rows::{GROUP, Quantized};
-use crate::tensor::{DType, Format, Matrix, Tensor};
+use crate::ops::quantize_rows::Quantized;
+use crate::tensor::{DType, Matrix, Tensor};
 
 pub(crate) mod cases;
 pub(crate) mod reference;
@@ -60,9 +61,8 @@ impl Activations {
         assert_eq!(self.shape().1, weight.cols, "activations and weight disagree about the inputs");
         match (self, weight.format) {
             (Self::Full(t), _) => assert_eq!(t.dtype, DType::F32),
-            (Self::Quantized(_), Format::Affine { group, .. }) => assert_eq!(group as usize, GROUP),
-            (Self::Quantized(_), Format::Dense(_)) => {
-                panic!("int8 activations need quantized weights")
+            (Self::Quantized(_), format) => {
+                assert!(format.takes_int8(weight.cols), "{format:?} takes no int8 activations")
             }
         }
     }
@@ -105,7 +105,7 @@ impl Contract for Linear {
     }
     fn check(&self) {
         self.x.check(&self.weight);
-        assert_eq!(self.weight.experts, 1);
+        assert_eq!(self.weight.experts(), 1);
         assert_eq!((self.out.rows, self.out.cols), (self.x.shape().0, self.weight.rows));
         assert_eq!(self.out.dtype, DType::F32);
     }

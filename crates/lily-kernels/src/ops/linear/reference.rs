@@ -46,7 +46,7 @@ struct QuantizedRow {
     sums: Vec<f64>,
 }
 
-/// Per group `scale·x_scale·(exact integer dot product) + bias·x_sum`.
+/// Per 64 inputs, or per group where that is smaller, `scale·x_scale·(exact integer dot product) + bias·x_sum`.
 fn quantized(mem: &mut Memory, x: &Quantized, weight: (&Matrix, usize), rows: &[(usize, usize)]) -> Vec<Vec<f64>> {
     let (matrix, expert) = weight;
     let mut load = |row: usize| QuantizedRow {
@@ -59,13 +59,21 @@ fn quantized(mem: &mut Memory, x: &Quantized, weight: (&Matrix, usize), rows: &[
     for n in 0..matrix.rows {
         let w = affine_row(mem, matrix, expert, n);
         for (product, x) in products.iter_mut().zip(&x) {
-            let of_group = |g: usize| {
-                let range = g * GROUP..(g + 1) * GROUP;
-                let pairs = w.codes[range.clone()].iter().zip(&x.codes[range]);
+            let run = GROUP.min(w.group);
+            let of_run = |first: usize| {
+                let range = first..first + run;
+                let pairs = w.codes[range.clone()].iter().zip(&x.codes[range.clone()]);
                 let dot: i64 = pairs.map(|(w, x)| i64::from(*w) * i64::from(*x)).sum();
-                w.scales[g] * x.scales[g] * dot as f64 + w.biases[g] * x.sums[g]
+                let (scale, bias) = (w.scales[first / w.group], w.biases[first / w.group]);
+                let x_scale = x.scales[first / GROUP];
+                let x_sum = if run == GROUP {
+                    x.sums[first / GROUP]
+                } else {
+                    x_scale * x.codes[range].iter().map(|code| i64::from(*code)).sum::<i64>() as f64
+                };
+                scale * x_scale * dot as f64 + bias * x_sum
             };
-            product.push((0..matrix.cols / GROUP).map(of_group).sum());
+            product.push((0..matrix.cols).step_by(run).map(of_run).sum());
         }
     }
     products

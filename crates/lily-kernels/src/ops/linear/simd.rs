@@ -6,7 +6,6 @@ use std::ops::Range;
 use crate::cpu::columns::ColumnsMut;
 use crate::cpu::isa::Isa;
 use crate::cpu::lanes::Scratch;
-use crate::ops::quantize_rows::GROUP;
 use crate::tensor::{DType, Format};
 
 mod decode; // a weight row to f32
@@ -160,10 +159,7 @@ pub fn matmul(
         }
         RowsIn::Quantized { codes, scales, sums, cols } => {
             assert_eq!(cols, w.cols);
-            assert!(
-                matches!(w.format, Format::Affine { group, .. } if group as usize == GROUP),
-                "int8 activations need weights in groups of {GROUP}"
-            );
+            assert!(w.format.takes_int8(cols), "int8 activations need weights in groups that fit theirs");
             let x = int8::Activations { codes, scales, sums };
             int8::matmul(isa, w, &x, rows, columns, scratch, out);
         }

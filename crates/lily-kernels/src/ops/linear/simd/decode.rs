@@ -72,12 +72,59 @@ fn decode_group<V: Lanes>(row: &[u8], bits: u8, first: usize, (scale, bias): (f3
                 V::load_codes(x).mul(scales).add(biases).store(out);
             }
         }
+        _ if whole && first.is_multiple_of(RUN) => {
+            for (i, out) in out.as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
+                let mut codes = [0; LANES];
+                unpack(row, bits, first + i * LANES, &mut codes);
+                V::load_codes(&codes).mul(scales).add(biases).store(out);
+            }
+        }
         _ => {
             for (i, out) in out.iter_mut().enumerate() {
                 *out = f32::from(code_at(row, bits, first + i)) * scale + bias;
             }
         }
     }
+}
+
+/// Codes that fill whole bytes at any width.
+pub(super) const RUN: usize = 8;
+
+/// The codes of a row from `first` on; `first` and their number are multiples of `RUN`.
+#[inline(always)]
+pub(super) fn unpack(row: &[u8], bits: u8, first: usize, codes: &mut [u8]) {
+    let bytes = &row[first / RUN * bits as usize..][..codes.len() / RUN * bits as usize];
+    match bits {
+        1 => unpack_runs::<1>(bytes, codes),
+        2 => unpack_runs::<2>(bytes, codes),
+        3 => unpack_runs::<3>(bytes, codes),
+        4 => unpack_runs::<4>(bytes, codes),
+        5 => unpack_runs::<5>(bytes, codes),
+        6 => unpack_runs::<6>(bytes, codes),
+        7 => unpack_runs::<7>(bytes, codes),
+        8 => codes.copy_from_slice(bytes),
+        _ => panic!("codes have 1 to 8 bits"),
+    }
+}
+
+#[inline(always)]
+fn unpack_runs<const BITS: usize>(bytes: &[u8], codes: &mut [u8]) {
+    for (bytes, codes) in bytes.as_chunks::<BITS>().0.iter().zip(codes.as_chunks_mut::<RUN>().0) {
+        let mut word = [0; 8];
+        word[..BITS].copy_from_slice(bytes);
+        *codes = spread::<BITS>(u64::from_le_bytes(word)).to_le_bytes();
+    }
+}
+
+/// Eight codes of `BITS` bits each to eight bytes: halves to 32 bits, quarters to 16, codes to 8.
+#[inline(always)]
+const fn spread<const BITS: usize>(x: u64) -> u64 {
+    let (four, two, one) = ((1u64 << (4 * BITS)) - 1, (1u64 << (2 * BITS)) - 1, (1u64 << BITS) - 1);
+    let x = (x & four) | ((x >> (4 * BITS) & four) << 32);
+    let two = two * 0x1_0000_0001;
+    let x = (x & two) | ((x >> (2 * BITS) & two) << 16);
+    let one = one * 0x1_0001_0001_0001;
+    (x & one) | ((x >> BITS & one) << 8)
 }
 
 /// Code `i` of a row: `bits` of its little-endian bit stream.

@@ -1,4 +1,5 @@
-//! int8 activations: per group of 64 an exact int32 dot, then f32 in group order.
+//! int8 activations: per group of 64 an exact int32 dot, then f32 in group order. Weights in groups of 32 come as groups
+//! of 64 with the other half's codes zero, those in larger groups as several with the same scale.
 //! A tile is 16 weight rows, so that a register's lanes are 16 outputs: nothing is summed across lanes, and a tile
 //! unpacked once serves every activation row. Within a group the codes lie as `[8 runs][16 rows][8 codes]`.
 
@@ -7,7 +8,7 @@ use std::ops::Range;
 use crate::cpu::columns::ColumnsMut;
 use crate::cpu::isa::{Isa, multiversion};
 use crate::cpu::lanes::{self, LANES, Lanes};
-use crate::ops::linear::simd::decode::code_at;
+use crate::ops::linear::simd::decode;
 use crate::ops::linear::simd::{MatrixBytes, RowMap, float_at};
 use crate::ops::quantize_rows::GROUP;
 use crate::tensor::{DType, Format};
@@ -58,10 +59,15 @@ struct Tile<'a> {
     biases: &'a mut [[f32; LANES]],
     /// Codes may be above 15.
     wide: bool,
+    /// A group holds 32 codes, the even ones in the first half.
+    halves: bool,
 }
 
 /// Groups unpacked at a time: 16 KB of codes, which stay in the first-level cache while the rows pass.
 const CHUNK: usize = 16;
+
+/// The smaller group.
+const HALF: usize = GROUP / 2;
 
 /// Activation rows that pass between two unpackings of a chunk.
 const PASS: usize = 64;
@@ -121,7 +127,7 @@ impl Int8 for lanes::Neon {}
 
 /// Bytes of scratch for K inputs: a tile's codes, scales and biases, and sums.
 pub(super) const fn scratch_bytes(cols: usize) -> usize {
-    LANES * (CHUNK * GROUP + 2 * 4 * cols.div_ceil(GROUP) + 4 * PASS)
+    LANES * (CHUNK * GROUP + 2 * 4 * cols.div_ceil(HALF) + 4 * PASS)
 }
 
 /// Every row of `rows` with columns `columns` of the matrix.
@@ -134,13 +140,14 @@ pub(super) fn matmul(
     scratch: &mut [f32],
     out: &mut ColumnsMut,
 ) {
-    let Format::Affine { bits, .. } = w.format else {
+    let Format::Affine { bits, group, .. } = w.format else {
         return;
     };
     let groups = w.cols / GROUP;
+    let halves = group as usize == HALF;
     let (sums, scratch) = scratch.split_at_mut(PASS * LANES);
     let sums = sums.as_chunks_mut().0;
-    let mut tile = Tile::new(groups, bits > 4, scratch);
+    let mut tile = Tile::new(w.cols, bits > 4, halves, scratch);
     let mut column = columns.start;
     while column < columns.end {
         // The last tile reaches back, so that it too has 16 rows if the matrix has; what it computes again is dropped.
@@ -153,7 +160,7 @@ pub(super) fn matmul(
         load_affine(isa, &mut tile, w, first..end);
         for i in (0..rows.len()).step_by(PASS) {
             let sums = &mut sums[..PASS.min(rows.len() - i)];
-            if sums.len() == 1 && bits == 4 && end - first == LANES {
+            if sums.len() == 1 && bits == 4 && !halves && end - first == LANES {
                 sums[0] = one_packed(isa, &tile, &packed, x.row(rows.input(i), groups));
             } else {
                 pass(isa, &mut tile, &packed, |r| x.row(rows.input(i + r), groups), sums);
@@ -180,7 +187,9 @@ fn pass<'a>(isa: Isa, tile: &mut Tile, packed: &Packed, row: impl Fn(usize) -> R
     let at_once = rows_at_once(isa);
     for first in (0..tile.scales.len()).step_by(CHUNK) {
         let count = CHUNK.min(tile.scales.len() - first);
-        if packed.bits == 4 && packed.rows.len() == LANES * packed.stride {
+        if tile.halves {
+            unpack_halves(packed, first, &mut tile.codes[..count]);
+        } else if packed.bits == 4 && packed.rows.len() == LANES * packed.stride {
             unpack4(isa, packed, first, &mut tile.codes[..count]);
         } else {
             unpack(packed, first, &mut tile.codes[..count]);
@@ -219,29 +228,36 @@ const fn rows_at_once_body<V: Int8>() -> usize {
 }
 
 impl<'a> Tile<'a> {
-    fn new(groups: usize, wide: bool, scratch: &'a mut [f32]) -> Self {
+    fn new(cols: usize, wide: bool, halves: bool, scratch: &'a mut [f32]) -> Self {
+        let groups = cols / if halves { HALF } else { GROUP };
         let (affine, codes) = scratch.split_at_mut(2 * groups * LANES);
         let (scales, biases) = affine.as_chunks_mut().0.split_at_mut(groups);
         let codes: &mut [u8] = bytemuck::cast_slice_mut(codes);
         let codes = &mut codes.as_chunks_mut().0.as_chunks_mut().0[..groups.min(CHUNK)];
-        Self { codes, scales, biases, wide }
+        Self { codes, scales, biases, wide, halves }
     }
 }
 
 /// Scales and biases of up to 16 matrix rows.
 #[inline(always)]
 fn load_affine_body<V: Int8>(tile: &mut Tile, w: &MatrixBytes, rows: Range<usize>) {
-    let Format::Affine { scale, .. } = w.format else {
+    let Format::Affine { scale, group, .. } = w.format else {
         return;
     };
-    let groups = tile.scales.len();
+    let groups = w.cols / group as usize;
+    let repeat = tile.scales.len() / groups;
     let elements = rows.start * groups * scale.bytes()..rows.end * groups * scale.bytes();
-    for (bytes, out) in [(w.scales, &mut *tile.scales), (w.biases, &mut *tile.biases)] {
-        let bytes = &bytes[elements.clone()];
+    for (bytes, all) in [(w.scales, &mut *tile.scales), (w.biases, &mut *tile.biases)] {
+        let (bytes, out) = (&bytes[elements.clone()], &mut all[..groups]);
         let done = if scale == DType::Bf16 && rows.len() == LANES { V::transpose_bf16(bytes, out) } else { 0 };
         for (g, out) in out.iter_mut().enumerate().skip(done) {
             for (c, out) in out[..rows.len()].iter_mut().enumerate() {
                 *out = float_at(bytes, scale, c * groups + g);
+            }
+        }
+        if repeat > 1 {
+            for g in (0..all.len()).rev() {
+                all[g] = all[g / repeat];
             }
         }
     }
@@ -260,14 +276,26 @@ fn unpack(packed: &Packed, first: usize, codes: &mut [TileGroup]) {
     for (g, tile) in codes.iter_mut().enumerate() {
         let start = (first + g) * GROUP;
         for (c, row) in packed.rows.chunks_exact(packed.stride).enumerate() {
-            if packed.bits == 8 {
-                for (run, codes) in tile.iter_mut().zip(row[start..].as_chunks::<RUN>().0) {
-                    run[c * RUN..][..RUN].copy_from_slice(codes);
-                }
-            } else {
-                for i in 0..GROUP {
-                    tile[i / RUN][c * RUN + i % RUN] = code_at(row, packed.bits, start + i);
-                }
+            let mut codes = [0; GROUP];
+            decode::unpack(row, packed.bits, start, &mut codes);
+            for (run, codes) in tile.iter_mut().zip(codes.as_chunks::<RUN>().0) {
+                run[c * RUN..][..RUN].copy_from_slice(codes);
+            }
+        }
+    }
+}
+
+/// The same of groups of 32.
+fn unpack_halves(packed: &Packed, first: usize, codes: &mut [TileGroup]) {
+    for (g, tile) in codes.iter_mut().enumerate() {
+        let g = first + g;
+        *tile = [[0; LANES * RUN]; GROUP / RUN];
+        let half = &mut tile[g % 2 * (HALF / RUN)..][..HALF / RUN];
+        for (c, row) in packed.rows.chunks_exact(packed.stride).enumerate() {
+            let mut codes = [0; HALF];
+            decode::unpack(row, packed.bits, g * HALF, &mut codes);
+            for (run, codes) in half.iter_mut().zip(codes.as_chunks::<RUN>().0) {
+                run[c * RUN..][..RUN].copy_from_slice(codes);
             }
         }
     }
@@ -295,11 +323,16 @@ fn rows_of_width<V: Int8, const R: usize, const WIDE: bool>(
         *total = V::load(sums);
     }
     for (g, tile_codes) in groups.zip(&*tile.codes) {
-        let mut codes = [&x[0].codes[g]; R];
+        let at = if tile.halves { g / 2 } else { g };
+        let mut codes = [&x[0].codes[at]; R];
+        let (mut scales, mut sums) = ([0.0; R], [0.0; R]);
         for r in 0..R {
-            codes[r] = &x[r].codes[g];
+            codes[r] = &x[r].codes[at];
+            scales[r] = x[r].scales[at];
+            sums[r] = if tile.halves { x[r].scales[at] * half_sum(codes[r], g % 2) } else { x[r].sums[at] };
         }
-        add_group(&mut totals, tile, g, V::tile_dots::<R, WIDE>(tile_codes, codes), &x);
+        let dots = V::tile_dots::<R, WIDE>(tile_codes, codes);
+        add_group(&mut totals, (&tile.scales[g], &tile.biases[g]), dots, scales, sums);
     }
     for (total, sums) in totals.iter().zip(sums) {
         total.store(sums);
@@ -311,19 +344,32 @@ fn rows_of_width<V: Int8, const R: usize, const WIDE: bool>(
 fn one_packed_body<V: Int8>(tile: &Tile, packed: &Packed, x: Row) -> [f32; LANES] {
     let mut total = [V::splat(0.0)];
     for (g, codes) in x.codes.iter().enumerate() {
-        add_group(&mut total, tile, g, [V::packed_dots4(packed.rows, packed.stride, g, codes)], &[x]);
+        let dots = [V::packed_dots4(packed.rows, packed.stride, g, codes)];
+        add_group(&mut total, (&tile.scales[g], &tile.biases[g]), dots, [x.scales[g]], [x.sums[g]]);
     }
     let mut sums = [0.0; LANES];
     total[0].store(&mut sums);
     sums
 }
 
-/// `sum += (scale · x_scale) · dot; sum += bias · x_sum` of group `g`.
+/// Σ of half a group's codes; exact.
 #[inline(always)]
-fn add_group<V: Lanes, const R: usize>(sums: &mut [V; R], tile: &Tile, g: usize, dots: [V; R], x: &[Row; R]) {
-    let (scale, bias) = (V::load(&tile.scales[g]), V::load(&tile.biases[g]));
+fn half_sum(codes: &[i8; GROUP], half: usize) -> f32 {
+    codes[half * HALF..][..HALF].iter().map(|&code| i32::from(code)).sum::<i32>() as f32
+}
+
+/// `sum += (scale · x_scale) · dot; sum += bias · x_sum` of one group, `affine` being its scales and biases.
+#[inline(always)]
+fn add_group<V: Lanes, const R: usize>(
+    sums: &mut [V; R],
+    affine: (&[f32; LANES], &[f32; LANES]),
+    dots: [V; R],
+    x_scales: [f32; R],
+    x_sums: [f32; R],
+) {
+    let (scale, bias) = (V::load(affine.0), V::load(affine.1));
     for r in 0..R {
-        sums[r] = sums[r].add_product(scale.mul(V::splat(x[r].scales[g])), dots[r]);
-        sums[r] = sums[r].add_product(bias, V::splat(x[r].sums[g]));
+        sums[r] = sums[r].add_product(scale.mul(V::splat(x_scales[r])), dots[r]);
+        sums[r] = sums[r].add_product(bias, V::splat(x_sums[r]));
     }
 }
