@@ -5,26 +5,28 @@ use std::path::{Path, PathBuf};
 
 use crate::{PART, SHARD};
 
-/// Writes them into a folder. The program runs in the repository's root.
+/// Writes them where the alias in `.cargo/config.toml` tells libFuzzer to look; it runs in the folder `fuzz`.
 ///
 /// # Panics
-/// A golden cannot be read, or the folder cannot be written to.
-pub fn write(out: &Path) {
-    fs::create_dir_all(out).expect("makes the folder");
+/// A golden cannot be read, or a file not be written.
+pub fn prepare(target: &str) {
+    let out = Path::new("corpus").join(target);
+    fs::create_dir_all(&out).expect("makes the folder");
+    fs::create_dir_all("artifacts").expect("makes the folder");
     for folder in checkpoints() {
-        let name: Vec<_> = folder.iter().map(|part| part.to_string_lossy()).collect();
-        fs::write(out.join(name.join("-")), seed_of(&folder)).expect("writes a seed");
+        let name = folder.file_name().expect("a folder");
+        fs::write(out.join(name), seed_of(&folder)).expect("writes a seed");
     }
-    for config in listing(Path::new("golden/checkpoint")).iter().filter(|path| has_extension(path, "json")) {
+    for config in listing(Path::new("../golden/checkpoint")).iter().filter(|path| has_extension(path, "json")) {
         let name = config.file_name().expect("a file");
         fs::write(out.join(name), fs::read(config).expect("reads")).expect("writes a seed");
     }
 }
 
 fn checkpoints() -> Vec<PathBuf> {
-    let mut all = listing(Path::new("golden/architectures"));
+    let mut all = listing(Path::new("../golden/architectures"));
     all.retain(|path| path.join("config.json").exists());
-    all.extend(["golden/tiny", "models/lily-demo"].map(PathBuf::from));
+    all.extend(["../golden/tiny", "../models/lily-demo"].map(PathBuf::from));
     all
 }
 

@@ -7,13 +7,14 @@ use std::path::Path;
 use std::sync::LazyLock;
 
 use lily_engine::checkpoint::{Checkpoint, Declared};
-use lily_engine::engine::{ModelSource, PlanQuery, Precision, plan_report};
+use lily_engine::engine::{ModelSource, Precision};
 use lily_engine::model::weights::Weights;
+use lily_engine::report::{self, InspectQuery, PlanQuery};
 use lily_engine::text::Codec;
 use lily_fuzz::{Parts, seeds};
 use serde_json::{Map, Value, json};
 
-libfuzzer_sys::fuzz_target!(init: seeds::write(Path::new("fuzz/corpus/checkpoint")), |input: &[u8]| {
+libfuzzer_sys::fuzz_target!(init: seeds::prepare("checkpoint"), |input: &[u8]| {
     let parts = Parts::of(input);
     let folder = tempfile::tempdir_in(memory()).expect("a folder");
     parts.write(folder.path()).expect("writes");
@@ -34,12 +35,16 @@ fn memory() -> &'static Path {
 }
 
 fn load(folder: &Path) {
-    let opened = Checkpoint::open(&ModelSource::Folder(folder.to_owned())).and_then(|mut checkpoint| {
+    let source = ModelSource::Folder(folder.to_owned());
+    let query = InspectQuery { precision: Precision::Fast, context: None, prefill_chunk: 64 };
+    if let Err(error) = report::inspect(&source, query) {
+        return expect_sentence(Some(error));
+    }
+    let opened = Checkpoint::open(&source).and_then(|mut checkpoint| {
         let config = checkpoint.config().clone();
         let weights = Weights::load(&config, &mut checkpoint)?;
-        let slices = [weights.embed_tokens, weights.lm_head].map(|matrix| matrix.weight);
-        for slice in slices {
-            assert_eq!(checkpoint.bytes(slice).len() as u64, slice.bytes);
+        for stored in weights.embed_tokens.stack.iter().chain(weights.lm_head.stack.iter()) {
+            assert_eq!(checkpoint.bytes(stored.weight).len() as u64, stored.weight.bytes);
         }
         let _ = (checkpoint.unknown(), checkpoint.weight_bytes(), checkpoint.eos_token_ids(), checkpoint.name());
         Ok(())
@@ -88,7 +93,7 @@ fn describe(config: &str) {
             without: Vec::new(),
             dispatches: decode,
         };
-        expect_sentence(plan_report(config, &query).err());
+        expect_sentence(report::plan(config, &query).err());
     }
 }
 

@@ -36,7 +36,7 @@ const fn file(name: &'static str, damage: fn(&Path), words: &'static [&'static s
 }
 
 const fn command(name: &'static str, args: &'static str, words: &'static [&'static str]) -> Row {
-    Row { name, damage: |_| {}, args, words }
+    Row { name, damage: huge, args, words }
 }
 
 const WEIGHTS: &str = "model.safetensors";
@@ -302,6 +302,10 @@ const COMMANDS: &[Row] = &[
     command("plan of a step without bound", "plan {} --tokens 99999999999", &["--tokens 99999999999", "1048576"]),
     command("plan beyond the context", "plan {} --context 99999999999", &["--context 99999999999", "32768"]),
     command("plan without something unknown", "plan {} --without luck", &["luck"]),
+    command("plan of no model that ever was", "plan {}/huge.json", &["config.json", "no model has so many"]),
+    command("inspect no such model", "inspect {}/absent", &["absent", "No such file"]),
+    command("inspect beyond the context", "inspect {} --context 99999999999", &["--context 99999999999"]),
+    command("inspect no chunk", "inspect {} --prefill-chunk 0", &["--prefill-chunk", "0"]),
     command("serve no such model", "serve --port 0 --model {}/absent", &["absent", "No such file"]),
     command("serve on no such port", "serve --port 65536 --model {}", &["--port", "65536"]),
     command("serve on no such address", "serve --host 256.0.0.1 --port 0 --model {}", &["256.0.0.1"]),
@@ -352,13 +356,13 @@ fn the_undamaged_model_answers_in_this_memory() {
 /// Damage that the other commands that open a model must see too.
 #[test]
 fn every_command_refuses_a_damaged_model() {
-    for args in ["chat --model {}", "serve --port 0 --model {}", "plan {}"] {
+    for args in ["chat --model {}", "serve --port 0 --model {}", "plan {}", "inspect {}"] {
         check(&[Row {
             args,
             ..file("config", |f| text(f, "hidden_size", json!("x")), &["config.json", "hidden_size"])
         }]);
     }
-    for args in ["chat --model {}", "serve --port 0 --model {}"] {
+    for args in ["chat --model {}", "serve --port 0 --model {}", "inspect {}"] {
         check(&[Row { args, ..file("shard", |f| put(f, WEIGHTS, b""), &[WEIGHTS, "empty"]) }]);
     }
 }
@@ -367,7 +371,7 @@ fn every_command_refuses_a_damaged_model() {
 #[test]
 #[cfg(target_os = "linux")]
 fn a_full_disk_is_a_sentence() {
-    for args in [RUN, "run --json --model {} --max-tokens 2 hi", "plan {}", "chat --model {}"] {
+    for args in [RUN, "run --json --model {} --max-tokens 2 hi", "plan {}", "inspect {}", "chat --model {}"] {
         let folder = model();
         let full = fs::OpenOptions::new().write(true).open("/dev/full").expect("opens");
         let mut command = lily(&words(args, folder.path()));
@@ -586,6 +590,17 @@ fn layers(folder: &Path, count: usize) {
 
 fn quantization(folder: &Path, field: &str, value: Value) {
     edit(folder, "config.json", |config| config["quantization"][field] = value);
+}
+
+/// Beside the model, a config of sizes that are allowed one by one.
+fn huge(folder: &Path) {
+    let mut config: Value = serde_json::from_slice(&old(folder, "config.json")).expect("JSON");
+    let text = &mut config["text_config"];
+    for field in ["num_hidden_layers", "linear_num_value_heads", "linear_value_head_dim", "head_dim"] {
+        text[field] = json!(1024);
+    }
+    text["layer_types"].take();
+    fs::write(folder.join("huge.json"), config.to_string()).expect("writes");
 }
 
 fn index(folder: &Path, change: impl FnOnce(&mut Value)) {
