@@ -2,14 +2,22 @@
 //! that picks the model. Loads nothing and runs nothing.
 #![allow(clippy::disallowed_methods)] // the environment is read here, and only here
 
+mod bench;
+mod hub;
+
 use std::ffi::OsString;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
+use anyhow::bail;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
 use lily_engine::checkpoint::cached_model;
 use lily_engine::engine::{EmbeddedModel, EngineOptions, ModelSource, Precision};
-use lily_engine::request::{Prompt, Request, RequestError, SamplingParams};
+use lily_engine::request::{MAX_LOGPROBS, Prompt, Request, RequestError, SamplingParams};
+
+pub use bench::BenchFlags;
+pub use hub::{HubSettings, PullFlags, hub_settings, proxy};
 
 /// A local inference engine for Qwen3.5/3.6 hybrid models.
 #[derive(Debug, Parser)]
@@ -33,6 +41,14 @@ pub enum Command {
     Inspect(InspectFlags),
     /// Serve the OpenAI chat API over HTTP on this machine
     Serve(ServeFlags),
+    /// Download a model from the Hugging Face Hub into its cache; an interrupted download is continued
+    Pull(PullFlags),
+    /// Measure prefill, decode and the first token
+    Bench(BenchFlags),
+    /// Print the completions of a shell
+    Completions(CompletionsFlags),
+    /// Print a manual page, or write all of them to a folder
+    Man(ManFlags),
 }
 
 /// Flags of `lily chat`.
@@ -69,6 +85,9 @@ pub struct RunFlags {
     /// How tokens are chosen.
     #[command(flatten)]
     pub sampling: SamplingFlags,
+    /// With --json: the log-probability of each token, and those of the N likeliest
+    #[arg(long, value_name = "N", requires = "json", value_parser = parse_logprobs)]
+    pub logprobs: Option<usize>,
     /// Which model and how it runs.
     #[command(flatten)]
     pub model: ModelFlags,
@@ -140,6 +159,24 @@ pub struct ServeFlags {
     pub model: ModelFlags,
 }
 
+/// Flags of `lily completions`.
+#[derive(Debug, Args)]
+pub struct CompletionsFlags {
+    /// The shell
+    pub shell: Shell,
+}
+
+/// Flags of `lily man`.
+#[derive(Debug, Args)]
+pub struct ManFlags {
+    /// The page of this command instead of the program's
+    #[arg(value_name = "COMMAND", conflicts_with = "dir")]
+    pub command: Option<String>,
+    /// Write every page to this folder, which must exist
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+}
+
 /// Flags that shape the conversation, for `run` and `chat`.
 #[derive(Debug, Clone, Args)]
 pub struct ConversationFlags {
@@ -174,6 +211,21 @@ pub struct SamplingFlags {
     /// Drop tokens less likely than P times the likeliest
     #[arg(long, value_name = "P", allow_negative_numbers = true)]
     pub min_p: Option<f32>,
+    /// Subtract X from the logits of tokens that were generated
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    pub presence_penalty: Option<f32>,
+    /// Subtract X for each time that a token was generated
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    pub frequency_penalty: Option<f32>,
+    /// Divide positive logits of tokens of prompt and answer by X, multiply others; 1 is none
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    pub repetition_penalty: Option<f32>,
+    /// Add BIAS to the logit of a token (repeatable)
+    #[arg(long, value_name = "ID=BIAS", value_parser = parse_bias)]
+    pub logit_bias: Vec<(u32, f32)>,
+    /// End the answer before this text (repeatable)
+    #[arg(long, value_name = "STR", allow_hyphen_values = true)]
+    pub stop: Vec<String>,
     /// Same seed, same text [default: random]
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
@@ -183,13 +235,26 @@ pub struct SamplingFlags {
 }
 
 impl SamplingFlags {
+    /// A request with these flags over the model's defaults.
+    pub fn request(&self, prompt: Prompt, defaults: SamplingParams, random_seed: u64) -> Request {
+        Request {
+            logit_bias: self.logit_bias.clone(),
+            stop: self.stop.clone(),
+            max_tokens: self.max_tokens,
+            ..Request::new(prompt, self.over(defaults, random_seed))
+        }
+    }
+
     /// The model's defaults with the given flags in their place. Without `--seed` the seed is `random_seed`.
-    pub fn over(&self, defaults: SamplingParams, random_seed: u64) -> SamplingParams {
+    fn over(&self, defaults: SamplingParams, random_seed: u64) -> SamplingParams {
         SamplingParams {
             temperature: self.temperature.unwrap_or(defaults.temperature),
             top_k: self.top_k.unwrap_or(defaults.top_k),
             top_p: self.top_p.unwrap_or(defaults.top_p),
             min_p: self.min_p.unwrap_or(defaults.min_p),
+            presence_penalty: self.presence_penalty.unwrap_or(defaults.presence_penalty),
+            frequency_penalty: self.frequency_penalty.unwrap_or(defaults.frequency_penalty),
+            repetition_penalty: self.repetition_penalty.unwrap_or(defaults.repetition_penalty),
             seed: self.seed.unwrap_or(random_seed),
         }
     }
@@ -199,23 +264,28 @@ impl SamplingFlags {
     /// # Errors
     /// Names the first flag out of its range.
     pub fn check(&self) -> Result<(), RequestError> {
-        Request {
-            prompt: Prompt::Tokens(Vec::new()),
-            sampling: self.over(SamplingParams::GREEDY, 0),
-            max_tokens: self.max_tokens,
-            ignore_eos: false,
-        }
-        .validate()
+        self.request(Prompt::Tokens(Vec::new()), SamplingParams::GREEDY, 0).validate()
     }
+}
+
+fn parse_logprobs(text: &str) -> Result<usize, String> {
+    let count = text.parse().ok().filter(|count| *count <= MAX_LOGPROBS);
+    count.ok_or_else(|| format!("not a number from 0 to {MAX_LOGPROBS}"))
+}
+
+/// `ID=BIAS`; ranges are the engine's business.
+fn parse_bias(text: &str) -> Result<(u32, f32), String> {
+    let parts = text.split_once('=').and_then(|(id, bias)| Some((id.trim().parse().ok()?, bias.trim().parse().ok()?)));
+    parts.ok_or_else(|| "not a token id, =, and a number, as in 42=-100".to_owned())
 }
 
 /// Which model and how it runs; common to all commands that load one.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Model")]
 pub struct ModelFlags {
-    /// Model folder, or `lily-demo` for the built-in model [default: $LILY_MODEL, else
-    /// Qwen3.6-35B-A3B-4bit from the Hugging Face cache, else the built-in model]
-    #[arg(long, value_name = "PATH")]
+    /// Model folder, OWNER/NAME of a repository in the Hugging Face cache, or `lily-demo` for the built-in model
+    /// [default: $LILY_MODEL, else Qwen3.6-35B-A3B-4bit from the Hugging Face cache, else the built-in model]
+    #[arg(long, value_name = "MODEL")]
     pub model: Option<PathBuf>,
     /// Where to run; this build has `cpu`
     #[arg(long, value_name = "DEVICE", default_value = "cpu", value_parser = parse_device)]
@@ -240,8 +310,11 @@ pub struct ModelFlags {
 impl ModelFlags {
     /// The options to open the engine with, and the line that tells which model was picked when `--model` was
     /// not given.
-    pub fn engine_options(&self) -> (EngineOptions, Option<String>) {
-        let (source, why) = pick_model(self.model.as_deref(), &process_env);
+    ///
+    /// # Errors
+    /// As `pick_model`.
+    pub fn engine_options(&self) -> anyhow::Result<(EngineOptions, Option<String>)> {
+        let (source, why) = pick_model(self.model.as_deref(), &process_env)?;
         let mut options = EngineOptions::new(source);
         options.precision = self.precision.into();
         options.threads = self.threads.map(NonZeroUsize::get);
@@ -250,7 +323,7 @@ impl ModelFlags {
         if let Some(chunk) = self.prefill_chunk {
             options.prefill_chunk = chunk.get();
         }
-        (options, why)
+        Ok((options, why))
     }
 }
 
@@ -306,7 +379,8 @@ fn parse_threads(text: &str) -> Result<NonZeroUsize, String> {
     Ok(threads)
 }
 
-/// The model for Apple machines that Lily is made for; used when it lies complete in the cache.
+/// The model for Apple machines that Lily is made for; what `pull` downloads, and used when it lies complete in the
+/// cache.
 const CACHED_REPO: &str = "mlx-community/Qwen3.6-35B-A3B-4bit";
 
 /// The real, small model inside the program.
@@ -337,41 +411,43 @@ pub fn plain_output() -> bool {
 
 /// `--model`, else `LILY_MODEL`, else the cached repository, else the embedded model. The line says which and
 /// why; with `--model` there is nothing to say.
-pub fn pick_model(explicit: Option<&Path>, env: Env) -> (ModelSource, Option<String>) {
+///
+/// # Errors
+/// A repository is named that is not in the cache.
+pub fn pick_model(explicit: Option<&Path>, env: Env) -> anyhow::Result<(ModelSource, Option<String>)> {
     if let Some(path) = explicit {
-        return (source_of(path), None);
+        return Ok((source_of(path, env)?, None));
     }
     if let Some(path) = env("LILY_MODEL").map(PathBuf::from) {
         let line = format!("model: {} (LILY_MODEL)", path.display());
-        return (source_of(&path), Some(line));
+        return Ok((source_of(&path, env)?, Some(line)));
     }
-    let hub = hub_dir(env);
+    let hub = hub::hub_dir(env);
     if let Some(folder) = hub.as_deref().and_then(|hub| cached_model(hub, CACHED_REPO)) {
         let line = format!("model: {CACHED_REPO} from {} (no --model, no LILY_MODEL)", folder.display());
-        return (ModelSource::Folder(folder), Some(line));
+        return Ok((ModelSource::Folder(folder), Some(line)));
     }
     let line = format!(
         "model: the built-in {} (no --model, no LILY_MODEL, no complete {CACHED_REPO} in the Hugging Face cache)",
         DEMO.name
     );
-    (ModelSource::Embedded(DEMO), Some(line))
+    Ok((ModelSource::Embedded(DEMO), Some(line)))
 }
 
-fn source_of(path: &Path) -> ModelSource {
-    if path == Path::new(DEMO.name) { ModelSource::Embedded(DEMO) } else { ModelSource::Folder(path.to_owned()) }
-}
-
-/// The Hugging Face hub cache, found the way `huggingface_hub` finds it.
-fn hub_dir(env: Env) -> Option<PathBuf> {
-    if let Some(hub) = env("HF_HUB_CACHE") {
-        return Some(hub.into());
+/// A folder is a folder, whatever it is called; a name without one may be a repository.
+fn source_of(path: &Path, env: Env) -> anyhow::Result<ModelSource> {
+    if path == Path::new(DEMO.name) {
+        return Ok(ModelSource::Embedded(DEMO));
     }
-    if let Some(home) = env("HF_HOME") {
-        return Some(Path::new(&home).join("hub"));
+    let repo = path.to_str().filter(|text| hub::parse_repo(text).is_ok());
+    let (false, Some(repo)) = (path.exists(), repo) else { return Ok(ModelSource::Folder(path.to_owned())) };
+    match hub::hub_dir(env).and_then(|hub| cached_model(&hub, repo)) {
+        Some(folder) => Ok(ModelSource::Folder(folder)),
+        None => bail!(
+            "{repo}: there is no such folder, and no complete repository of that name in the Hugging Face cache; \
+             `lily pull {repo}` downloads it"
+        ),
     }
-    let cache =
-        env("XDG_CACHE_HOME").map(PathBuf::from).or_else(|| env("HOME").map(|home| Path::new(&home).join(".cache")))?;
-    Some(cache.join("huggingface").join("hub"))
 }
 
 #[cfg(test)]
@@ -401,37 +477,37 @@ mod tests {
 
     #[test]
     fn model_flag_wins_and_says_nothing() {
-        let (source, line) = pick_model(Some(Path::new("/m")), &env(&[("LILY_MODEL", "/other")]));
+        let (source, line) = pick_model(Some(Path::new("/m")), &env(&[("LILY_MODEL", "/other")])).unwrap();
         assert_eq!(folder(source), Some("/m".into()));
         assert_eq!(line, None);
     }
 
     #[test]
     fn lily_model_is_named_in_the_line() {
-        let (source, line) = pick_model(None, &env(&[("LILY_MODEL", "/other")]));
+        let (source, line) = pick_model(None, &env(&[("LILY_MODEL", "/other")])).unwrap();
         assert_eq!(folder(source), Some("/other".into()));
         assert_eq!(line.as_deref(), Some("model: /other (LILY_MODEL)"));
     }
 
     #[test]
     fn the_embedded_model_is_the_last_resort_and_can_be_named() {
-        let (source, line) = pick_model(None, &env(&[("HF_HUB_CACHE", "/nowhere")]));
+        let (source, line) = pick_model(None, &env(&[("HF_HUB_CACHE", "/nowhere")])).unwrap();
         assert_eq!(folder(source), None);
         assert!(line.is_some_and(|line| line.starts_with("model: the built-in lily-demo") && !line.contains('\n')));
-        let (source, line) = pick_model(Some(Path::new("lily-demo")), &env(&[]));
+        let (source, line) = pick_model(Some(Path::new("lily-demo")), &env(&[])).unwrap();
         assert_eq!((folder(source), line), (None, None));
-        let (source, _) = pick_model(Some(Path::new("./lily-demo")), &env(&[]));
+        let (source, _) = pick_model(Some(Path::new("./lily-demo")), &env(&[])).unwrap();
         assert_eq!(folder(source), Some("./lily-demo".into()));
     }
 
     #[test]
-    fn the_hub_is_found_like_huggingface_hub_does() {
-        let all = [("HF_HUB_CACHE", "/a"), ("HF_HOME", "/b"), ("XDG_CACHE_HOME", "/c"), ("HOME", "/d")];
-        let want = ["/a", "/b/hub", "/c/huggingface/hub", "/d/.cache/huggingface/hub"];
-        for (skip, want) in want.iter().enumerate() {
-            assert_eq!(hub_dir(&env(&all[skip..])), Some(want.into()));
+    fn a_repository_that_is_not_cached_is_one_to_pull() {
+        let nowhere = env(&[("HF_HUB_CACHE", "/nowhere")]);
+        let error = pick_model(Some(Path::new("owner/name")), &nowhere).unwrap_err().to_string();
+        assert!(error.contains("`lily pull owner/name`"), "{error}");
+        for path in ["/no/such", "no/such/model", "../name", "name", "crates/none/"] {
+            assert_eq!(folder(pick_model(Some(Path::new(path)), &nowhere).unwrap().0), Some(path.into()));
         }
-        assert_eq!(hub_dir(&env(&[])), None);
     }
 
     #[test]
@@ -472,12 +548,38 @@ mod tests {
         assert!(flags.sampling.check().unwrap_err().to_string().starts_with("temperature: -1"));
         let zero = SamplingFlags { max_tokens: Some(0), ..Default::default() };
         assert!(zero.check().is_err());
+        let no_text = SamplingFlags { stop: vec![String::new()], ..Default::default() };
+        assert!(no_text.check().unwrap_err().to_string().starts_with("stop: "));
         assert!(SamplingFlags::default().check().is_ok());
     }
 
     #[test]
+    fn bias_and_stop_strings_are_repeatable() {
+        let args = ["run", "--logit-bias", "5=-100", "--logit-bias", "7=1.5", "--stop", "-", "--stop", "\n\n", "x"];
+        let Ok(Cli { command: Command::Run(flags) }) = parse(&args) else { panic!("parses") };
+        let request = flags.sampling.request(Prompt::Raw("x".into()), SamplingParams::GREEDY, 1);
+        assert_eq!(request.logit_bias, [(5, -100.0), (7, 1.5)]);
+        assert_eq!(request.stop, ["-", "\n\n"]);
+        for bias in ["5", "5=", "=1", "a=1", "5=x", "5=1=2"] {
+            let error = parse(&["run", "--logit-bias", bias, "x"]).unwrap_err().to_string();
+            assert!(error.contains("not a token id, =, and a number"), "{error}");
+        }
+        assert!(parse(&["run", "--logprobs", "3", "x"]).is_err(), "only with --json");
+        assert!(parse(&["run", "--json", "--logprobs", "20", "x"]).is_ok());
+        let error = parse(&["run", "--json", "--logprobs", "21", "x"]).unwrap_err().to_string();
+        assert!(error.contains("not a number from 0 to 20"), "{error}");
+    }
+
+    #[test]
     fn sampling_defaults_come_from_the_model() {
-        let model = SamplingParams { temperature: 0.6, top_k: 20, top_p: 0.95, min_p: 0.1, seed: 0 };
+        let model = SamplingParams {
+            temperature: 0.6,
+            top_k: 20,
+            top_p: 0.95,
+            min_p: 0.1,
+            repetition_penalty: 1.1,
+            ..SamplingParams::GREEDY
+        };
         let flags = SamplingFlags { top_k: Some(0), ..Default::default() };
         assert_eq!(flags.over(model, 7), SamplingParams { top_k: 0, seed: 7, ..model });
         let seeded = SamplingFlags { seed: Some(3), ..Default::default() };

@@ -14,7 +14,7 @@ use crate::terminal;
 /// One sentence: a file is damaged or of a model that Lily does not run; a closed stdout.
 pub fn inspect(flags: &InspectFlags) -> anyhow::Result<ExitCode> {
     let path = flags.path.as_deref().or(flags.model.as_deref());
-    let (source, why) = flags::pick_model(path, &flags::process_env);
+    let (source, why) = flags::pick_model(path, &flags::process_env)?;
     if let Some(why) = why {
         terminal::note(terminal::one_line(why));
     }

@@ -8,6 +8,33 @@ use tokio::signal::unix::{SignalKind, signal};
 
 /// The exit code of a program ended by SIGINT.
 pub const EXIT_INTERRUPTED: u8 = 130;
+/// The exit code of a program ended by SIGTERM.
+const EXIT_TERMINATED: u8 = 143;
+
+/// From here on SIGINT and SIGTERM end the program after some last words. For work that may be cut anywhere.
+///
+/// # Errors
+/// The system gave no thread or no signal handler.
+pub fn exit_on_signals(last_words: impl Fn() + Send + 'static) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().context("signals")?;
+    let (mut interrupts, mut terminations) = {
+        let _inside = runtime.enter();
+        let signal = |kind| signal(kind).context("signals");
+        (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?)
+    };
+    let wait = move || {
+        let code = runtime.block_on(async {
+            tokio::select! {
+                _ = interrupts.recv() => EXIT_INTERRUPTED,
+                _ = terminations.recv() => EXIT_TERMINATED,
+            }
+        });
+        last_words();
+        std::process::exit(code.into());
+    };
+    std::thread::Builder::new().name("signals".into()).spawn(wait).context("signals")?;
+    Ok(())
+}
 
 type Running = Arc<Mutex<Option<CancelToken>>>;
 

@@ -1,12 +1,15 @@
 //! The `lily` binary: terminal, sockets and clock around `lily-engine`. Each command is one module; this file
 //! opens the engine for them and turns errors into one sentence and an exit code.
 
+mod bench;
 mod chat;
 mod flags;
 mod inspect;
 mod interrupt;
+mod pages;
 mod plan;
 mod prompt;
+mod pull;
 mod run;
 mod serve;
 mod terminal;
@@ -32,6 +35,10 @@ fn main() -> ExitCode {
         Command::Plan(flags) => plan::plan(&flags),
         Command::Inspect(flags) => inspect::inspect(&flags),
         Command::Serve(flags) => serve::serve(&flags),
+        Command::Pull(flags) => pull::pull(&flags),
+        Command::Bench(flags) => bench::bench(&flags),
+        Command::Completions(flags) => pages::completions(&flags),
+        Command::Man(flags) => pages::man(&flags),
     };
     match result {
         Ok(code) => code,
@@ -44,12 +51,15 @@ fn main() -> ExitCode {
 }
 
 /// What to open, with one line on stderr if the flags did not name the model.
-fn engine_options(flags: &ModelFlags) -> EngineOptions {
-    let (options, why) = flags.engine_options();
+///
+/// # Errors
+/// A repository is named that is not in the cache.
+fn engine_options(flags: &ModelFlags) -> anyhow::Result<EngineOptions> {
+    let (options, why) = flags.engine_options()?;
     if let Some(why) = why {
         note(one_line(why));
     }
-    options
+    Ok(options)
 }
 
 /// Loads the model and passes its warnings on.

@@ -16,7 +16,7 @@ use crate::terminal;
 /// One sentence: the file, the model or the switch is not known; a closed stdout.
 pub fn plan(flags: &PlanFlags) -> anyhow::Result<ExitCode> {
     let path = flags.path.as_deref().or(flags.model.as_deref());
-    let (source, why) = flags::pick_model(path, &flags::process_env);
+    let (source, why) = flags::pick_model(path, &flags::process_env)?;
     if let Some(why) = why {
         terminal::note(terminal::one_line(why));
     }

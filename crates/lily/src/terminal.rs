@@ -1,6 +1,8 @@
 //! What a person or a pipe sees: the answer on stdout, everything else on stderr. The one place that writes to
 //! either, so that a closed pipe is an error to handle and never a panic.
 
+pub mod progress;
+
 use std::io::{self, IsTerminal, Write};
 use std::ops::ControlFlow;
 
@@ -64,7 +66,7 @@ impl<A: Write, T: Write> TurnPrinter<A, T> {
         match event {
             Event::Reasoning(text) => self.reasoning(text),
             Event::Content(text) => return self.content(text),
-            Event::Start { .. } | Event::Prefill { .. } | Event::ToolCall(_) => {}
+            Event::Start { .. } | Event::Prefill { .. } | Event::Logprobs(_) | Event::ToolCall(_) => {}
         }
         ControlFlow::Continue(())
     }

@@ -46,7 +46,7 @@ pub fn serve(flags: &ServeFlags) -> anyhow::Result<ExitCode> {
     // Bound before the model loads: a taken port should not cost a minute.
     let bind = TcpListener::bind((flags.host.trim_matches(['[', ']']), flags.port));
     let listener = runtime.block_on(bind).with_context(|| format!("{}:{}", flags.host, flags.port))?;
-    let options = crate::engine_options(&flags.model);
+    let options = crate::engine_options(&flags.model)?;
     let (engine, (model, defaults)) = EngineThread::start(flags.queue.get(), move || {
         let engine = crate::open_engine(&options)?;
         let facts = (engine.info().clone(), engine.default_sampling());

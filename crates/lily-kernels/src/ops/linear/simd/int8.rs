@@ -69,6 +69,14 @@ const CHUNK: usize = 16;
 /// The smaller group.
 const HALF: usize = GROUP / 2;
 
+const CACHE_LINE: usize = 64;
+
+/// Bytes from a tile to what is fetched meanwhile: at least the next tile, and far enough for memory to answer.
+const AHEAD: usize = 16 << 10;
+
+/// Cache lines of one group of a tile of 4-bit codes.
+const TILE_LINES: usize = LANES * GROUP / 2 / CACHE_LINE;
+
 /// Activation rows that pass between two unpackings of a chunk.
 const PASS: usize = 64;
 
@@ -114,6 +122,10 @@ pub(super) trait Int8: Lanes {
         dots
     }
 
+    /// Asks for the cache line that a slice starts in.
+    #[inline(always)]
+    fn prefetch(_bytes: &[u8]) {}
+
     /// bf16 `[16, groups]` to f32 `[groups, 16]`, as many groups as the set has a fast way for; returns how many.
     #[inline(always)]
     fn transpose_bf16(_bytes: &[u8], _out: &mut [[f32; LANES]]) -> usize {
@@ -155,8 +167,9 @@ pub(super) fn matmul(
         let end = w.rows.min(first + LANES);
         let kept = column - first..end.min(columns.end) - first;
         let at = column - columns.start..column - columns.start + kept.len();
-        let packed =
-            Packed { rows: &w.weight[first * w.row_bytes()..end * w.row_bytes()], stride: w.row_bytes(), bits };
+        let (start, stop) = (first * w.row_bytes(), end * w.row_bytes());
+        let ahead = w.weight.get((start + AHEAD).max(stop)..).unwrap_or_default();
+        let packed = Packed { rows: &w.weight[start..stop], ahead, stride: w.row_bytes(), bits };
         load_affine(isa, &mut tile, w, first..end);
         for i in (0..rows.len()).step_by(PASS) {
             let sums = &mut sums[..PASS.min(rows.len() - i)];
@@ -176,6 +189,8 @@ pub(super) fn matmul(
 /// Up to 16 matrix rows as they are stored.
 struct Packed<'a> {
     rows: &'a [u8],
+    /// What will be wanted when these are done.
+    ahead: &'a [u8],
     /// Bytes of a row.
     stride: usize,
     bits: u8,
@@ -267,7 +282,17 @@ fn load_affine_body<V: Int8>(tile: &mut Tile, w: &MatrixBytes, rows: Range<usize
 #[inline(always)]
 fn unpack4_body<V: Int8>(packed: &Packed, first: usize, codes: &mut [TileGroup]) {
     for (g, codes) in codes.iter_mut().enumerate() {
+        prefetch4::<V>(packed, first + g);
         V::unpack4(packed.rows, packed.stride, first + g, codes);
+    }
+}
+
+/// Asks for as many bytes as group `g` of a tile has, further on. The rows of a tile are read side by side, in more streams
+/// than a processor foresees.
+#[inline(always)]
+fn prefetch4<V: Int8>(packed: &Packed, g: usize) {
+    for line in g * TILE_LINES..(g + 1) * TILE_LINES {
+        V::prefetch(packed.ahead.get(line * CACHE_LINE..).unwrap_or_default());
     }
 }
 
@@ -344,6 +369,7 @@ fn rows_of_width<V: Int8, const R: usize, const WIDE: bool>(
 fn one_packed_body<V: Int8>(tile: &Tile, packed: &Packed, x: Row) -> [f32; LANES] {
     let mut total = [V::splat(0.0)];
     for (g, codes) in x.codes.iter().enumerate() {
+        prefetch4::<V>(packed, g);
         let dots = [V::packed_dots4(packed.rows, packed.stride, g, codes)];
         add_group(&mut total, (&tile.scales[g], &tile.biases[g]), dots, [x.scales[g]], [x.sums[g]]);
     }

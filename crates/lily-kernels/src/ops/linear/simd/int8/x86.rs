@@ -30,6 +30,11 @@ impl Int8 for Avx2 {
     }
 
     #[inline(always)]
+    fn prefetch(bytes: &[u8]) {
+        prefetch(bytes);
+    }
+
+    #[inline(always)]
     fn transpose_bf16(bytes: &[u8], out: &mut [[f32; LANES]]) -> usize {
         // SAFETY: as in `tile_dots`.
         unsafe { avx2::transpose_bf16(bytes, out) }
@@ -58,10 +63,23 @@ impl Int8 for Avx512 {
     }
 
     #[inline(always)]
+    fn prefetch(bytes: &[u8]) {
+        prefetch(bytes);
+    }
+
+    #[inline(always)]
     fn transpose_bf16(bytes: &[u8], out: &mut [[f32; LANES]]) -> usize {
         // SAFETY: as in `tile_dots`; AVX-512 includes AVX2.
         unsafe { avx2::transpose_bf16(bytes, out) }
     }
+}
+
+/// A hint, and only that.
+#[inline(always)]
+fn prefetch(bytes: &[u8]) {
+    use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+    // SAFETY: a prefetch of any address changes nothing, and SSE is part of x86-64.
+    unsafe { _mm_prefetch::<_MM_HINT_T0>(bytes.as_ptr().cast()) }
 }
 
 /// Asserts that 16 rows of at least `g + 1` packed groups are there.

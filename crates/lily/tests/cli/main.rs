@@ -1,5 +1,12 @@
 //! The program as its users run it, with the built-in model: exit codes, and what goes to which stream.
 
+mod bench;
+#[path = "../support/hub.rs"]
+#[allow(dead_code)] // the unit tests of `pull` need the rest
+mod hub;
+mod pages;
+mod pull;
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command};
@@ -13,7 +20,11 @@ use support::{lily, run, run_with_stdin, stderr, stdout};
 const FRANCE: &str = "What is the capital of France?";
 
 fn interrupt(child: &Child) {
-    let killed = Command::new("kill").args(["-INT", &child.id().to_string()]).status().expect("kill");
+    signal(child, "-INT");
+}
+
+fn signal(child: &Child, signal: &str) {
+    let killed = Command::new("kill").args([signal, &child.id().to_string()]).status().expect("kill");
     assert!(killed.success());
 }
 
@@ -55,6 +66,52 @@ fn json_is_one_object_with_everything() {
     assert_eq!(report["usage"]["completion_tokens"], 8);
     assert!(report["usage"]["prompt_tokens"].as_u64().is_some_and(|count| count > 0));
     assert_eq!(report["usage"]["cached_tokens"], 0);
+}
+
+#[test]
+fn json_has_logprobs_when_asked() {
+    let output = run(&["run", "--json", "--no-think", "--temperature", "0", "--logprobs", "2", FRANCE]);
+    let report: Value = serde_json::from_str(stdout(&output)).expect("JSON");
+    let (tokens, ids) = (report["logprobs"].as_array().expect("a list"), report["tokens"].as_array().expect("a list"));
+    assert_eq!(tokens.len(), ids.len());
+    let mut text = String::new();
+    for (token, id) in tokens.iter().zip(ids) {
+        assert_eq!((&token["id"], &token["top"][0]["id"]), (id, id), "greedy takes the likeliest");
+        let [first, second] = [0, 1].map(|i| token["top"][i]["logprob"].as_f64().expect("a number"));
+        assert!(first <= 0.0 && second <= first && token["logprob"].as_f64() == Some(first));
+        if token["in_text"] == true {
+            text += token["token"].as_str().expect("text");
+        }
+    }
+    assert_eq!(report["text"], *text);
+    assert_eq!(tokens.last().expect("a stop token")["in_text"], false);
+}
+
+#[test]
+fn a_stop_string_ends_the_answer_before_it() {
+    let flags = ["run", "--json", "--no-think", "--temperature", "0", FRANCE];
+    let whole: Value = serde_json::from_str(stdout(&run(&flags))).expect("JSON");
+    let text = whole["text"].as_str().expect("text");
+    let cut = run(&[&flags[..], &["--stop", "nowhere", "--stop", " is Par"]].concat());
+    let report: Value = serde_json::from_str(stdout(&cut)).expect("JSON");
+    assert_eq!(report["text"], text.split(" is Par").next().expect("before"));
+    assert_eq!(report["finish_reason"], "stop");
+}
+
+#[test]
+fn biased_tokens_are_said_or_avoided() {
+    let flags = ["run", "--json", "--no-think", "--temperature", "0", "--max-tokens", "4", FRANCE];
+    let first = |bias: &[&str]| {
+        let output = run(&[&flags[..], bias].concat());
+        let report: Value = serde_json::from_str(stdout(&output)).expect("JSON");
+        report["tokens"][0].as_u64().expect("an id")
+    };
+    let plain = first(&[]);
+    assert_ne!(first(&["--logit-bias", &format!("{plain}=-100")]), plain);
+    assert_eq!(first(&["--logit-bias", "300=100"]), 300);
+    let outside = run(&[&flags[..], &["--logit-bias", "99999=1"]].concat());
+    assert_eq!(outside.status.code(), Some(1));
+    assert!(stderr(&outside).contains("lily: logit_bias: token id 99999 is outside the vocabulary of "));
 }
 
 #[test]
