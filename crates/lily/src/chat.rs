@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::flags::{ChatFlags, SamplingFlags};
 use crate::interrupt::Interrupts;
 use crate::prompt;
-use crate::terminal::{TurnPrinter, note, one_line};
+use crate::terminal::{TurnPrinter, note};
 
 const HELP: &str = "\
 /reset           forget the conversation
@@ -53,7 +53,7 @@ pub fn chat(flags: &ChatFlags) -> anyhow::Result<ExitCode> {
         match Line::parse(&line) {
             Line::Empty => {}
             Line::Quit => break,
-            Line::Help => note(HELP),
+            Line::Help => HELP.lines().for_each(note),
             Line::Reset => conversation.reset(),
             Line::Think(on) => conversation.enable_thinking = Some(on),
             Line::Unknown(command) => note(format_args!("no command {command} (see /help)")),
@@ -78,7 +78,7 @@ fn say<G: Generate>(conversation: &mut Conversation<G>, text: &str, interrupts: 
         }
         Err(error) => {
             printer.abandon();
-            note(one_line(error));
+            note(error);
             Ok(false)
         }
     }

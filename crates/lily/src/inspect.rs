@@ -16,7 +16,7 @@ pub fn inspect(flags: &InspectFlags) -> anyhow::Result<ExitCode> {
     let path = flags.path.as_deref().or(flags.model.as_deref());
     let (source, why) = flags::pick_model(path, &flags::process_env)?;
     if let Some(why) = why {
-        terminal::note(terminal::one_line(why));
+        terminal::note(why);
     }
     let query = InspectQuery {
         precision: flags.precision.into(),

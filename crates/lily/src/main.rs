@@ -23,7 +23,7 @@ use lily_engine::engine::{Engine, EngineError, EngineOptions};
 use lily_engine::request::{Completion, FinishReason, Request};
 
 use flags::{Cli, Command, ModelFlags};
-use terminal::{note, one_line};
+use terminal::note;
 
 /// The exit code of a program whose stdout was closed, as a shell reports SIGPIPE.
 const EXIT_CLOSED_STDOUT: u8 = 141;
@@ -44,7 +44,7 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) if is_closed_pipe(&error) => EXIT_CLOSED_STDOUT.into(),
         Err(error) => {
-            note(one_line(format_args!("{error:#}")));
+            note(format_args!("{error:#}"));
             ExitCode::FAILURE
         }
     }
@@ -57,7 +57,7 @@ fn main() -> ExitCode {
 fn engine_options(flags: &ModelFlags) -> anyhow::Result<EngineOptions> {
     let (options, why) = flags.engine_options()?;
     if let Some(why) = why {
-        note(one_line(why));
+        note(why);
     }
     Ok(options)
 }
@@ -69,7 +69,7 @@ fn engine_options(flags: &ModelFlags) -> anyhow::Result<EngineOptions> {
 fn open_engine(options: &EngineOptions) -> Result<Engine, EngineError> {
     let engine = Engine::open(options)?;
     for warning in &engine.info().warnings {
-        note(one_line(format_args!("warning: {warning}")));
+        note(format_args!("warning: {warning}"));
     }
     Ok(engine)
 }

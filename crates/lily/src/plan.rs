@@ -18,7 +18,7 @@ pub fn plan(flags: &PlanFlags) -> anyhow::Result<ExitCode> {
     let path = flags.path.as_deref().or(flags.model.as_deref());
     let (source, why) = flags::pick_model(path, &flags::process_env)?;
     if let Some(why) = why {
-        terminal::note(terminal::one_line(why));
+        terminal::note(why);
     }
     let query = PlanQuery {
         tokens: flags.tokens.map_or(1, std::num::NonZeroUsize::get),

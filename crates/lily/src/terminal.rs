@@ -12,11 +12,11 @@ use crate::flags;
 
 /// A line for the person at the terminal. Nothing is done about a closed stderr: nobody is left to tell.
 pub fn note(line: impl std::fmt::Display) {
-    let _ = writeln!(io::stderr().lock(), "lily: {line}");
+    let _ = writeln!(io::stderr().lock(), "lily: {}", one_line(line));
 }
 
-/// A sentence with words of files and callers in it, as one line: control characters are shown, not sent.
-pub fn one_line(sentence: impl std::fmt::Display) -> String {
+/// One line, whatever words of files and callers are in it: control characters are shown, not sent.
+fn one_line(sentence: impl std::fmt::Display) -> String {
     let shown = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
     sentence.to_string().chars().map(shown).collect()
 }

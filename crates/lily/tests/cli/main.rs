@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+#[path = "../support/mod.rs"]
 mod support;
 use support::{lily, run, run_with_stdin, stderr, stdout};
 
