@@ -353,19 +353,21 @@ fn parse_device(name: &str) -> Result<String, String> {
     }
 }
 
-/// A whole number with a unit of ten: `900M`, `12G`, `12GB`.
+/// A number with a unit of ten: `900M`, `12G`, `1.5GB`.
 fn parse_bytes(text: &str) -> Result<u64, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit = match text[digits.len()..].to_ascii_uppercase().as_str() {
-        "" | "B" => 1,
-        "K" | "KB" => 1_000,
-        "M" | "MB" => 1_000_000,
-        "G" | "GB" => 1_000_000_000,
-        "T" | "TB" => 1_000_000_000_000,
+        "" | "B" => 1.0,
+        "K" | "KB" => 1e3,
+        "M" | "MB" => 1e6,
+        "G" | "GB" => 1e9,
+        "T" | "TB" => 1e12,
         _ => return Err("a unit is one of K, M, G, T".to_owned()),
     };
-    let number: u64 = digits.parse().map_err(|error| format!("{error}"))?;
-    number.checked_mul(unit).filter(|bytes| *bytes > 0).ok_or_else(|| "no memory of this size exists".to_owned())
+    let number: f64 = digits.parse().map_err(|error| format!("{error}"))?;
+    let bytes = number * unit;
+    // The cast saturates, and no machine comes near the bound.
+    if (1.0..1e18).contains(&bytes) { Ok(bytes as u64) } else { Err("no memory of this size exists".to_owned()) }
 }
 
 /// More than any machine has cores. Far more of them would only wait for one another, and so would the user.
@@ -518,10 +520,10 @@ mod tests {
 
     #[test]
     fn sizes_of_memory_have_units() {
-        for (text, bytes) in [("1", 1), ("900M", 900_000_000), ("12g", 12_000_000_000), ("3KB", 3_000)] {
+        for (text, bytes) in [("1", 1), ("900M", 900_000_000), ("12g", 12_000_000_000), ("1.5KB", 1_500)] {
             assert_eq!(parse_bytes(text), Ok(bytes));
         }
-        for text in ["", "G", "-1G", "1.5G", "1X", "0", "0M", "99999999T", "1 G"] {
+        for text in ["", "G", "-1G", "1X", "0", "0M", "99999999T", "1 G", "nan", "infG"] {
             assert!(parse_bytes(text).is_err(), "{text}");
         }
     }
