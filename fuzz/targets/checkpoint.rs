@@ -12,7 +12,6 @@ use lily_engine::model::weights::Weights;
 use lily_engine::report::{self, InspectQuery, PlanQuery};
 use lily_engine::text::Codec;
 use lily_fuzz::{Parts, seeds};
-use serde_json::{Map, Value, json};
 
 libfuzzer_sys::fuzz_target!(init: seeds::prepare("checkpoint"), |input: &[u8]| {
     let parts = Parts::of(input);
@@ -66,21 +65,8 @@ fn read_text(parts: &Parts<'_>) {
     }
 }
 
-/// A tokenizer of single bytes, for inputs that bring none.
-static BYTES: LazyLock<Vec<u8>> = LazyLock::new(|| {
-    let printable = |byte: &u32| matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
-    let shifted = (0..256 - (0..256).filter(printable).count() as u32).map(|byte| byte + 0x100);
-    let characters = (0..256).filter(printable).chain(shifted).filter_map(char::from_u32);
-    let vocab: Map<String, Value> = characters.zip(0..).map(|(c, id)| (c.to_string(), json!(id))).collect();
-    let byte_level = json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true});
-    let added = json!({"id": 256, "content": "<|im_end|>", "special": true});
-    json!({
-        "added_tokens": [added], "pre_tokenizer": byte_level, "decoder": byte_level,
-        "model": {"type": "BPE", "vocab": vocab, "merges": []},
-    })
-    .to_string()
-    .into_bytes()
-});
+/// For inputs that bring no tokenizer.
+static BYTES: LazyLock<Vec<u8>> = LazyLock::new(seeds::byte_tokenizer);
 
 fn describe(config: &str) {
     expect_sentence(Declared::from_config(config).err());
