@@ -423,12 +423,16 @@ fn the_template_comes_from_either_file() {
     assert_eq!(codec.tokenizer().stop_ids(), [4070, 4072]);
     assert!(Codec::open(&|_| None).is_err());
     assert!(Tokenizer::from_json(b"{}", None).is_err());
-    let model = json!({"type": "BPE", "vocab": {"a": 0}, "merges": []});
+    let demo: Value = serde_json::from_slice(&read(root().join("models/lily-demo/tokenizer.json"))).unwrap();
     let file = |id: u32| {
-        let added = json!([{"id": id, "content": "<x>", "special": true}]);
-        json!({"added_tokens": added, "decoder": {"type": "ByteLevel"}, "model": model}).to_string()
+        let mut file = demo.clone();
+        let added = json!({"id": id, "content": "<x>", "special": true});
+        file["added_tokens"].as_array_mut().unwrap().push(added);
+        file.to_string()
     };
-    assert_eq!(Tokenizer::from_json(file(9).as_bytes(), None).unwrap().encode("a<x>a").unwrap(), [0, 9, 0]);
+    let tokenizer = Tokenizer::from_json(file(9999).as_bytes(), None).unwrap();
+    let a = tokenizer.encode("a").unwrap()[0];
+    assert_eq!(tokenizer.encode("a<x>a").unwrap(), [a, 9999, a]);
     let refused = Tokenizer::from_json(file(u32::MAX).as_bytes(), None).unwrap_err().to_string();
     assert!(refused.contains("4294967295"), "{refused}");
 }

@@ -53,7 +53,7 @@ pub fn chat(flags: &ChatFlags) -> anyhow::Result<ExitCode> {
         match Line::parse(&line) {
             Line::Empty => {}
             Line::Quit => break,
-            Line::Help => note(HELP),
+            Line::Help => HELP.lines().for_each(note),
             Line::Reset => conversation.reset(),
             Line::Think(on) => conversation.enable_thinking = Some(on),
             Line::Unknown(command) => note(format_args!("no command {command} (see /help)")),

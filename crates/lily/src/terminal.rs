@@ -12,7 +12,13 @@ use crate::flags;
 
 /// A line for the person at the terminal. Nothing is done about a closed stderr: nobody is left to tell.
 pub fn note(line: impl std::fmt::Display) {
-    let _ = writeln!(io::stderr().lock(), "lily: {line}");
+    let _ = writeln!(io::stderr().lock(), "lily: {}", one_line(line));
+}
+
+/// One line, whatever words of files and callers are in it: control characters are shown, not sent.
+fn one_line(sentence: impl std::fmt::Display) -> String {
+    let shown = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
+    sentence.to_string().chars().map(shown).collect()
 }
 
 /// Writes all of `text` to stdout.
@@ -21,8 +27,12 @@ pub fn note(line: impl std::fmt::Display) {
 /// Those of the write; `BrokenPipe` when the reader has left.
 pub fn write_stdout(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
-    out.write_all(text.as_bytes())?;
-    out.flush()
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(of_stdout)
+}
+
+/// The same error, naming what could not be written.
+fn of_stdout(error: io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("stdout: {error}"))
 }
 
 /// Streams one turn: content to `answer`, reasoning to `thoughts`. Keeps the first failed write and asks the
@@ -68,12 +78,10 @@ impl<A: Write, T: Write> TurnPrinter<A, T> {
     pub fn finish(mut self) -> io::Result<()> {
         self.end_reasoning("\n");
         if let Some(error) = self.failed {
-            return Err(error);
+            return Err(of_stdout(error));
         }
-        if !self.ends_in_newline {
-            self.answer.write_all(b"\n")?;
-        }
-        self.answer.flush()
+        let end: &[u8] = if self.ends_in_newline { b"" } else { b"\n" };
+        self.answer.write_all(end).and_then(|()| self.answer.flush()).map_err(of_stdout)
     }
 
     /// Ends a turn that failed: what was printed gets its newline, an answer that never began gets nothing.
@@ -153,6 +161,11 @@ mod tests {
         assert_eq!(print(&turn(), true, true).1, "\x1b[2mhm\x1b[0m\n\n");
         assert_eq!(print(&turn(), true, false).1, "hm\n\n");
         assert_eq!(print(&turn()[..2], true, false).1, "hm\n");
+    }
+
+    #[test]
+    fn a_sentence_is_one_line_whatever_it_names() {
+        assert_eq!(one_line("a\nb\r\x1b[2Jé\u{85}"), "a\\nb\\r\\u{1b}[2Jé\\u{85}");
     }
 
     #[test]

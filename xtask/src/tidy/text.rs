@@ -47,7 +47,7 @@ fn search(
     fitting: impl Fn(&str) -> bool,
     findings: &mut Vec<Finding>,
 ) {
-    for source in tree.sources.iter().filter(|source| source.path != "Cargo.lock") {
+    for source in tree.sources.iter().filter(|source| !source.path.ends_with("Cargo.lock")) {
         for (index, line) in source.text.lines().enumerate() {
             for text in texts {
                 if line.match_indices(text).any(|(at, _)| fitting(&line[..at])) {

@@ -10,6 +10,10 @@ use super::quantization::{Quantization, Stated};
 use super::{CheckpointError, TensorSource, Vector};
 use crate::model::config::Config;
 
+/// Elements of all vectors together: a hundred times what any model has. They are made here, not read from a file whose
+/// length would bound them.
+const MAX_VECTORS: usize = 1 << 26;
+
 /// Tensors at consecutive offsets of one imaginary file, as MLX would write them: matrices quantized as the config says,
 /// else bf16; scales, biases and vectors bf16.
 #[derive(Debug)]
@@ -20,6 +24,7 @@ pub struct Declared {
     bytes: u64,
     matrices: BTreeMap<String, Matrix>,
     vectors: BTreeMap<String, FileSlice>,
+    vector_elements: usize,
 }
 
 impl Declared {
@@ -36,6 +41,7 @@ impl Declared {
             bytes: 0,
             matrices: BTreeMap::new(),
             vectors: BTreeMap::new(),
+            vector_elements: 0,
         })
     }
 
@@ -102,6 +108,13 @@ impl TensorSource for Declared {
     fn vector(&mut self, path: &str, shape: &[usize]) -> Result<Vector, CheckpointError> {
         let elements = shape.iter().product();
         if !self.vectors.contains_key(path) {
+            self.vector_elements += elements;
+            if self.vector_elements > MAX_VECTORS {
+                let problem = format!(
+                    "norms, gates and convolution taps of more than {MAX_VECTORS} numbers; no model has so many"
+                );
+                return Err(CheckpointError::file("config.json", problem));
+            }
             let slice = self.place(elements * DType::Bf16.bytes());
             self.vectors.insert(path.to_owned(), slice);
         }

@@ -47,7 +47,7 @@ impl Qwen3_5 {
         let layers = self.weights.layers.len();
         let attention = self.weights.layers.iter().filter(|l| matches!(l.mixer, Mixer::Attention(_))).count();
         let experts = self.weights.layers.iter().filter_map(|l| l.mlp.sparse());
-        let (sparse, alike) = (experts.clone().count(), experts.filter(|m| m.gate_up_alike()).count());
+        let (sparse, alike) = (experts.clone().count(), experts.filter(|m| m.gate_up_alike(key.precision)).count());
         r.finish(&[
             ("fuse-expert-in", alike),
             ("fuse-expert-out", sparse),

@@ -1,6 +1,7 @@
 //! The model's tensors under their Hugging Face names. Matrices stay where the checkpoint has them; small vectors are
 //! widened to f32 and packed into one block of constants.
 
+use lily_kernels::plan::Precision;
 use lily_kernels::tensor::{DType, Matrix, Space, Tensor};
 
 use super::config::{Config, LayerType, MlpType};
@@ -285,9 +286,9 @@ impl DenseMlp {
 }
 
 impl SparseMoe {
-    /// Gate and up projection take the same form of their input at any precision.
-    pub fn gate_up_alike(&self) -> bool {
-        let takes_int8 = |m: &Matrix| m.format.takes_int8(m.cols);
+    /// Gate and up projection take the same form of their input.
+    pub fn gate_up_alike(&self, precision: Precision) -> bool {
+        let takes_int8 = |m: &Matrix| precision == Precision::Fast && m.format.takes_int8(m.cols);
         takes_int8(&self.experts_gate_proj) == takes_int8(&self.experts_up_proj)
     }
 

@@ -68,10 +68,28 @@ struct TokenizerFile {
     added_tokens: Vec<ControlToken>,
     normalizer: Option<NormalizerWrapper>,
     pre_tokenizer: Option<PreTokenizerWrapper>,
-    #[serde(default)]
-    decoder: Value,
     /// Read as what it must be: the crate's enum of models would parse it thrice.
     model: BPE,
+}
+
+/// What must be known before the `tokenizers` crate reads the file: it panics, or writes text without measure, on some
+/// values of parts that no byte-level BPE has.
+#[derive(Deserialize)]
+struct Kinds {
+    #[serde(default)]
+    normalizer: Value,
+    #[serde(default)]
+    pre_tokenizer: Value,
+    #[serde(default)]
+    decoder: Value,
+    model: ModelKind,
+}
+
+#[derive(Deserialize)]
+struct ModelKind {
+    continuing_subword_prefix: Option<String>,
+    end_of_word_suffix: Option<String>,
+    dropout: Option<f64>,
 }
 
 /// Raw bytes of every token, in one blob.
@@ -97,10 +115,13 @@ impl Tokenizer {
     /// The files are not what they should be, or the tokenizer is not a byte-level BPE.
     pub fn from_json(tokenizer_json: &[u8], tokenizer_config_json: Option<&[u8]>) -> Result<Self, TextError> {
         let file_error = |file, e: &dyn std::fmt::Display| TextError::File { file, reason: e.to_string() };
+        let kinds: Kinds = serde_json::from_slice(tokenizer_json).map_err(|e| file_error("tokenizer.json", &e))?;
+        kinds.check().map_err(|reason| file_error("tokenizer.json", &reason))?;
         let mut file: TokenizerFile =
             serde_json::from_slice(tokenizer_json).map_err(|e| file_error("tokenizer.json", &e))?;
-        if !names_byte_level(&file.decoder) {
-            return Err(file_error("tokenizer.json", &"the decoder is not ByteLevel, the only kind Lily reads"));
+        if let Some(byte) = byte_without_token(&file.model) {
+            let reason = format!("the vocabulary has no token for the byte {byte:#04x}; texts with it would lose it");
+            return Err(file_error("tokenizer.json", &reason));
         }
         let config: Value = match tokenizer_config_json {
             Some(bytes) => serde_json::from_slice(bytes).map_err(|e| file_error("tokenizer_config.json", &e))?,
@@ -313,10 +334,56 @@ pub(super) fn token_spelling(token: &Value) -> Option<&str> {
     token.as_str().or_else(|| token.get("content").and_then(Value::as_str))
 }
 
-fn names_byte_level(decoder: &Value) -> bool {
-    let nested = decoder.get("decoders").and_then(Value::as_array);
-    decoder.get("type").and_then(Value::as_str) == Some("ByteLevel")
-        || nested.is_some_and(|decoders| decoders.iter().any(names_byte_level))
+impl Kinds {
+    /// A byte-level BPE, in Unicode's normal forms or none. Says what is not.
+    fn check(&self) -> Result<(), String> {
+        let normalizers = ["NFC", "NFD", "NFKC", "NFKD"];
+        let pre_tokenizers = ["Split", "ByteLevel", "Digits"];
+        only("normalizer", &self.normalizer, "normalizers", &normalizers)?;
+        only("pre_tokenizer", &self.pre_tokenizer, "pretokenizers", &pre_tokenizers)?;
+        let byte_level = |part: &str, value, list| match names_byte_level(value, list) {
+            true => Ok(()),
+            false => Err(format!("the {part} is not ByteLevel, the only kind Lily reads")),
+        };
+        byte_level("pre_tokenizer", &self.pre_tokenizer, "pretokenizers")?;
+        byte_level("decoder", &self.decoder, "decoders")?;
+        let affixes = [&self.model.continuing_subword_prefix, &self.model.end_of_word_suffix];
+        if affixes.into_iter().flatten().any(|affix| !affix.is_empty()) {
+            return Err("the model marks tokens with a prefix or suffix, which no byte-level BPE does".into());
+        }
+        match self.model.dropout {
+            None | Some(0.0) => Ok(()),
+            Some(dropout) => Err(format!("the model has a dropout of {dropout}, which is for training")),
+        }
+    }
+}
+
+/// Refuses every kind but `known` in a part that is one step or a `Sequence` of steps in the field `list`.
+fn only(part: &str, value: &Value, list: &str, known: &[&str]) -> Result<(), String> {
+    match value.get("type").and_then(Value::as_str) {
+        _ if value.is_null() => Ok(()),
+        Some("Sequence") => {
+            let steps = value.get(list).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+            steps.iter().try_for_each(|step| only(part, step, list, known))
+        }
+        Some(kind) if known.contains(&kind) => Ok(()),
+        kind => {
+            let kind = kind.unwrap_or("without a type");
+            Err(format!("a {part} {kind} is not one that Lily reads ({})", known.join(", ")))
+        }
+    }
+}
+
+fn names_byte_level(value: &Value, list: &str) -> bool {
+    let nested = value.get(list).and_then(Value::as_array);
+    value.get("type").and_then(Value::as_str) == Some("ByteLevel")
+        || nested.is_some_and(|steps| steps.iter().any(|step| names_byte_level(step, list)))
+}
+
+/// A byte that the model could not spell.
+fn byte_without_token(model: &BPE) -> Option<u8> {
+    let spells = |code: u32| char::from_u32(code).is_some_and(|c| model.token_to_id(&c.to_string()).is_some());
+    (0..).zip(byte_alphabet()).filter_map(|(code, byte)| byte.filter(|_| !spells(code))).next()
 }
 
 /// GPT-2's byte alphabet: the byte that each character below U+0144 stands for. Printable Latin-1 stands for

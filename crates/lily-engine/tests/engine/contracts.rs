@@ -177,3 +177,18 @@ fn a_decode_step_of_the_35b_model_reads_the_bytes_of_the_specification() {
     assert_eq!(row("gated_delta_norm")[0], 30);
     assert_eq!(row("attention")[0], 10);
 }
+
+/// A checkpoint may quantize one of them and not the other, and which fusions fire depends on the precision too.
+#[test]
+fn experts_may_have_gate_and_up_in_different_formats() {
+    let config = std::fs::read_to_string(root().join("golden/architectures/mlx-q4/config.json")).unwrap();
+    let mut config: serde_json::Value = serde_json::from_str(&config).unwrap();
+    config["quantization"]["language_model.model.layers.1.mlp.switch_mlp.up_proj"] = false.into();
+    for precision in [Precision::Exact, Precision::Fast] {
+        let query =
+            PlanQuery { tokens: 40, decode: false, context: 0, precision, without: Vec::new(), dispatches: true };
+        let report = report::plan(&config.to_string(), &query).unwrap();
+        let fused = report.lines().filter(|line| line.contains("layers.") && line.contains("expert_gate_up")).count();
+        assert_eq!(fused, if precision == Precision::Exact { 3 } else { 2 }, "{report}");
+    }
+}

@@ -9,37 +9,14 @@ mod pull;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-/// The program in a bare environment: no model is named, the Hugging Face cache is empty.
-fn lily(args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_lily"));
-    command.args(args).env_remove("LILY_MODEL").env("HF_HUB_CACHE", "/nonexistent");
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    command
-}
-
-fn run(args: &[&str]) -> Output {
-    lily(args).output().expect("starts")
-}
-
-fn run_with_stdin(args: &[&str], input: impl AsRef<[u8]>) -> Output {
-    let mut child = lily(args).stdin(Stdio::piped()).spawn().expect("starts");
-    // The program may end before it reads; that is for the caller to judge.
-    let _ = child.stdin.take().expect("piped").write_all(input.as_ref());
-    child.wait_with_output().expect("ends")
-}
-
-fn stdout(output: &Output) -> &str {
-    std::str::from_utf8(&output.stdout).expect("UTF-8")
-}
-
-fn stderr(output: &Output) -> &str {
-    std::str::from_utf8(&output.stderr).expect("UTF-8")
-}
+#[path = "../support/mod.rs"]
+mod support;
+use support::{lily, run, run_with_stdin, stderr, stdout};
 
 const FRANCE: &str = "What is the capital of France?";
 
