@@ -313,7 +313,19 @@ const COMMANDS: &[Row] = &[
     command("chat with no such model", "chat --model {}/absent", &["absent", "No such file"]),
 ];
 
-// Rows for models that do not fit into memory belong here.
+/// The demo model takes about 40 MB beside its cache of 67 MB.
+const MEMORY: &[Row] = &[
+    command("not enough memory", "run --model {} --memory 1M hi", &["weights", "1.0 MB", "raise --memory"]),
+    command(
+        "not enough memory for this context",
+        "run --model {} --memory 120M --context 32768 hi",
+        &["KV cache", "120.0 MB", "lower --context to", "raise --memory"],
+    ),
+    command("not enough memory to serve", "serve --port 0 --memory 5MB --model {}", &["weights", "5.0 MB", "--memory"]),
+    command("not enough memory to measure", "bench --model {} --memory 5MB", &["weights", "5.0 MB", "--memory"]),
+    command("no memory", "run --model {} --memory 0 hi", &["--memory"]),
+    command("memory in words", "run --model {} --memory plenty hi", &["--memory", "plenty"]),
+];
 
 #[test]
 fn weight_files() {
@@ -338,6 +350,11 @@ fn other_files() {
 #[test]
 fn templates() {
     check(TEMPLATES);
+}
+
+#[test]
+fn memory() {
+    check(MEMORY);
 }
 
 #[test]
