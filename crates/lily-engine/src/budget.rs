@@ -17,7 +17,7 @@ const MAX_SNAPSHOT_BYTES: u64 = 512 << 20;
 /// A context below this is no help to anyone who did not ask for it.
 const MIN_CONTEXT: usize = 4096;
 /// The tokenizer's tables take about this many times its file.
-const TOKENIZER_FACTOR: u64 = 18;
+const TOKENIZER_FACTOR: u64 = 10;
 
 /// Bytes, part by part.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
