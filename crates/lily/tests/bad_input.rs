@@ -280,6 +280,14 @@ const COMMANDS: &[Row] = &[
     command("top-p of no number", "run --model {} --top-p nan hi", &["top_p", "NaN"]),
     command("top-k below zero", "run --model {} --top-k -1 hi", &["-1"]),
     command("min-p below zero", "run --model {} --min-p -0.1 hi", &["min_p", "-0.1"]),
+    command("a penalty of no number", "run --model {} --presence-penalty nan hi", &["presence_penalty", "NaN"]),
+    command("a penalty out of range", "run --model {} --frequency-penalty -2.1 hi", &["frequency_penalty", "-2.1"]),
+    command("a penalty of nothing", "run --model {} --repetition-penalty 0 hi", &["repetition_penalty", "0"]),
+    command("a bias of no number", "run --model {} --logit-bias 1=nan hi", &["logit_bias", "NaN"]),
+    command("a bias of no token", "run --model {} --logit-bias 4096=1 hi", &["logit_bias", "4096"]),
+    command("a bias in words", "run --model {} --logit-bias never hi", &["--logit-bias", "never"]),
+    command("more log-probabilities", "run --model {} --json --logprobs 21 hi", &["--logprobs", "21"]),
+    command("a stop of nothing", "run --model {} --stop= hi", &["stop", "empty"]),
     command("no tokens wanted", "run --model {} --max-tokens 0 hi", &["max_tokens", "0"]),
     command("more tokens than numbers", "run --model {} --max-tokens 99999999999999999999 hi", &["--max-tokens"]),
     command("a seed in words", "run --model {} --seed lucky hi", &["--seed", "lucky"]),
@@ -306,6 +314,17 @@ const COMMANDS: &[Row] = &[
     command("inspect no such model", "inspect {}/absent", &["absent", "No such file"]),
     command("inspect beyond the context", "inspect {} --context 99999999999", &["--context 99999999999"]),
     command("inspect no chunk", "inspect {} --prefill-chunk 0", &["--prefill-chunk", "0"]),
+    command("pull a path", "pull ../../etc", &["OWNER/NAME", "../../etc"]),
+    command("pull a revision elsewhere", "pull a/b --revision ../c", &["--revision", "../c"]),
+    command("measure no such model", "bench --model {}/absent", &["absent", "No such file"]),
+    command("measure nothing", "bench --model {} --tokens 0", &["--tokens", "0"]),
+    command(
+        "measure beyond the context",
+        "bench --model {} --prompt-tokens 32768",
+        &["--prompt-tokens 32768", "32768"],
+    ),
+    command("a page of no command", "man fly", &["no command fly"]),
+    command("completions of no shell", "completions klingon", &["klingon"]),
     command("serve no such model", "serve --port 0 --model {}/absent", &["absent", "No such file"]),
     command("serve on no such port", "serve --port 65536 --model {}", &["--port", "65536"]),
     command("serve on no such address", "serve --host 256.0.0.1 --port 0 --model {}", &["256.0.0.1"]),
@@ -373,7 +392,7 @@ fn the_undamaged_model_answers_in_this_memory() {
 /// Damage that the other commands that open a model must see too.
 #[test]
 fn every_command_refuses_a_damaged_model() {
-    for args in ["chat --model {}", "serve --port 0 --model {}", "plan {}", "inspect {}"] {
+    for args in ["chat --model {}", "serve --port 0 --model {}", "bench --model {}", "plan {}", "inspect {}"] {
         check(&[Row {
             args,
             ..file("config", |f| text(f, "hidden_size", json!("x")), &["config.json", "hidden_size"])
