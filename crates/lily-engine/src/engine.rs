@@ -151,16 +151,18 @@ impl Engine {
         }
         let prompt = self.codec.prompt_tokens(&request.prompt).map_err(RequestError::from)?;
         self.check_prompt(&prompt.ids)?;
+        self.check_bias(&request.logit_bias)?;
         let stable = match &request.prompt {
             Prompt::Chat(chat) => self.codec.stable_prefix_len(chat, &prompt.ids),
             Prompt::Raw(_) | Prompt::Tokens(_) => 0,
         };
-        let answer = self.codec.answer(&request.prompt, prompt.open_think);
+        let answer = self.codec.answer(request, prompt.open_think);
         let mut session = self.runtime.take_session(&prompt.ids)?;
         let mut turn = Turn {
             runtime: &mut self.runtime,
             session: &mut session,
             limits: &self.limits,
+            tokenizer: self.codec.tokenizer(),
             cancel,
             sink,
             closed: false,
@@ -172,6 +174,17 @@ impl Engine {
             Err(_) => self.runtime.discard(session),
         }
         result
+    }
+
+    fn check_bias(&self, bias: &[(u32, f32)]) -> Result<(), RequestError> {
+        let vocab = self.limits.vocab_limit;
+        match bias.iter().find(|(id, _)| *id >= vocab) {
+            Some((id, _)) => Err(RequestError::Field {
+                field: "logit_bias",
+                reason: format!("token id {id} is outside the vocabulary of {vocab}"),
+            }),
+            None => Ok(()),
+        }
     }
 
     fn check_prompt(&self, ids: &[u32]) -> Result<(), RequestError> {
@@ -244,5 +257,12 @@ fn describe(checkpoint: &Checkpoint, limits: &Limits, backend: &dyn Backend) -> 
 fn default_sampling(checkpoint: &Checkpoint) -> SamplingParams {
     let g = checkpoint.generation_config();
     let temperature = if g.do_sample { g.temperature } else { 0.0 };
-    SamplingParams { temperature, top_k: g.top_k, top_p: g.top_p, min_p: g.min_p, seed: 0 }
+    SamplingParams {
+        temperature,
+        top_k: g.top_k,
+        top_p: g.top_p,
+        min_p: g.min_p,
+        repetition_penalty: g.repetition_penalty,
+        ..SamplingParams::GREEDY
+    }
 }

@@ -1,4 +1,4 @@
-//! Flow 10: one request from tokens to events: prefill in chunks at absolute bounds, decode, stop. Cancellation is
+//! Flow 11: one request from tokens to events: prefill in chunks at absolute bounds, decode, stop. Cancellation is
 //! looked for between chunks and between tokens; what was computed stays in the session.
 
 use std::ops::ControlFlow;
@@ -9,10 +9,14 @@ use lily_kernels::inputs::SamplingInputs;
 use lily_kernels::plan::Logits;
 
 use crate::error::EngineError;
-use crate::request::{CancelToken, Completion, Event, EventSink, FinishReason, Request, Timings, ToolCall, Usage};
+use crate::logprobs::Scorer;
+use crate::penalties::Edits;
+use crate::request::{
+    CancelToken, Completion, Event, EventSink, FinishReason, Request, Timings, TokenLogprobs, ToolCall, Usage,
+};
 use crate::runtime::Runtime;
 use crate::session::Session;
-use crate::text::AnswerStream;
+use crate::text::{AnswerStream, Tokenizer};
 
 /// What bounds a generation, from options and checkpoint.
 #[derive(Debug, Clone)]
@@ -46,6 +50,8 @@ pub struct Turn<'a, 's> {
     pub session: &'a mut Session,
     /// Bounds.
     pub limits: &'a Limits,
+    /// Names tokens in log-probabilities.
+    pub tokenizer: &'a Tokenizer,
     /// Asked for from outside.
     pub cancel: &'a CancelToken,
     /// Takes events.
@@ -54,9 +60,12 @@ pub struct Turn<'a, 's> {
     pub closed: bool,
 }
 
-/// Text collected from the events that were sent.
-#[derive(Default)]
-struct Collected {
+/// An answer as it comes, and what of it was sent.
+struct Answer {
+    stream: AnswerStream,
+    /// When the first token was there.
+    first_token: Option<Instant>,
+    tokens: Vec<u32>,
     content: String,
     reasoning: String,
     tool_calls: Vec<ToolCall>,
@@ -71,7 +80,7 @@ impl Turn<'_, '_> {
         &mut self,
         prompt: PromptIds,
         request: &Request,
-        mut answer: AnswerStream,
+        stream: AnswerStream,
     ) -> Result<Completion, EngineError> {
         let started = Instant::now();
         let cached_tokens = self.session.len();
@@ -84,33 +93,40 @@ impl Turn<'_, '_> {
         self.runtime.stepper.backend.interrupt_by(None);
         let prefilled = prefilled?;
         let prefill_ms = started.elapsed().as_secs_f64() * 1e3;
-        let mut collected = Collected::default();
-        let mut tokens = Vec::with_capacity(budget);
-        let mut first_token_ms = None;
-        let finish_reason = if prefilled {
-            self.decode(prompt.ids.len(), request, &mut tokens, &mut |turn, id| {
-                first_token_ms.get_or_insert_with(|| started.elapsed().as_secs_f64() * 1e3);
-                let events = answer.push(id);
-                turn.forward(events, &mut collected);
-            })?
-        } else {
-            FinishReason::Cancelled
+        let mut answer = Answer {
+            stream,
+            first_token: None,
+            tokens: Vec::with_capacity(budget),
+            content: String::new(),
+            reasoning: String::new(),
+            tool_calls: Vec::new(),
         };
-        let events = answer.finish();
-        self.forward(events, &mut collected);
+        let mut finish_reason = FinishReason::Cancelled;
+        if prefilled {
+            finish_reason = self.decode(prompt.ids, request, &mut answer)?;
+        }
+        let events = answer.stream.finish();
+        self.forward(events, &mut answer);
+        if answer.stream.stopped() && finish_reason == FinishReason::Length {
+            // It was found where the text ended.
+            finish_reason = FinishReason::Stop;
+        }
         self.keep_snapshot();
+        let completion_tokens = answer.tokens.len();
+        let ms_since_start = |at: Instant| at.duration_since(started).as_secs_f64() * 1e3;
         Ok(Completion {
-            content: collected.content,
-            reasoning: collected.reasoning,
-            tool_calls: collected.tool_calls,
+            content: answer.content,
+            reasoning: answer.reasoning,
+            tool_calls: answer.tool_calls,
+            tokens: answer.tokens,
+            logprobs: request.logprobs.map(|_| answer.stream.into_logprobs().unwrap_or_default()),
             finish_reason,
-            usage: Usage { prompt_tokens: prompt.ids.len(), cached_tokens, completion_tokens: tokens.len() },
+            usage: Usage { prompt_tokens: prompt.ids.len(), cached_tokens, completion_tokens },
             timings: Timings {
                 prefill_ms,
-                first_token_ms: first_token_ms.unwrap_or_default(),
-                decode_ms: started.elapsed().as_secs_f64() * 1e3 - prefill_ms,
+                first_token_ms: answer.first_token.map_or(0.0, ms_since_start),
+                decode_ms: ms_since_start(Instant::now()) - prefill_ms,
             },
-            tokens,
         })
     }
 
@@ -120,13 +136,13 @@ impl Turn<'_, '_> {
         }
     }
 
-    fn forward(&mut self, events: Vec<Event>, collected: &mut Collected) {
+    fn forward(&mut self, events: Vec<Event>, answer: &mut Answer) {
         for event in events {
             match &event {
-                Event::Content(text) => collected.content.push_str(text),
-                Event::Reasoning(text) => collected.reasoning.push_str(text),
-                Event::ToolCall(call) => collected.tool_calls.push(call.clone()),
-                Event::Start { .. } | Event::Prefill { .. } => {}
+                Event::Content(text) => answer.content.push_str(text),
+                Event::Reasoning(text) => answer.reasoning.push_str(text),
+                Event::ToolCall(call) => answer.tool_calls.push(call.clone()),
+                Event::Start { .. } | Event::Prefill { .. } | Event::Logprobs(_) => {}
             }
             self.send(event);
         }
@@ -162,35 +178,43 @@ impl Turn<'_, '_> {
         Ok(!self.stopped())
     }
 
-    /// Samples and steps until a stop id, a bound or cancellation.
-    fn decode(
-        &mut self,
-        prompt_tokens: usize,
-        request: &Request,
-        tokens: &mut Vec<u32>,
-        on_token: &mut dyn FnMut(&mut Self, u32),
-    ) -> Result<FinishReason, EngineError> {
-        let budget = self.budget(prompt_tokens, request);
-        loop {
-            if tokens.len() >= budget {
-                return Ok(FinishReason::Length);
-            }
+    /// Samples and steps until a stop id, a stop string, a bound or cancellation.
+    fn decode(&mut self, prompt: &[u32], request: &Request, answer: &mut Answer) -> Result<FinishReason, EngineError> {
+        let budget = self.budget(prompt.len(), request);
+        let mut edits = Edits::new(request, prompt, budget, self.limits.vocab_limit as usize);
+        let rows = self.runtime.stepper.model().config.vocab_size;
+        let mut scorer = request.logprobs.map(|count| Scorer::new(count, rows));
+        while answer.tokens.len() < budget {
             let mut next = [0];
-            let sampling = self.sampling(request, prompt_tokens + tokens.len());
-            self.runtime.stepper.sample(&[sampling], &mut next)?;
-            tokens.push(next[0]);
-            if self.limits.stop_ids.contains(&next[0]) && !request.ignore_eos {
+            let sampling = self.sampling(request, prompt.len() + answer.tokens.len());
+            self.runtime.stepper.sample(&[sampling], edits.list(), &mut next)?;
+            let [id] = next;
+            answer.tokens.push(id);
+            edits.generated(id);
+            let scores = scorer.as_mut().map(|s| s.score(&mut self.runtime.stepper, self.tokenizer, id));
+            if self.limits.stop_ids.contains(&id) && !request.ignore_eos {
+                answer.stream.end(scores);
                 return Ok(FinishReason::Stop);
             }
-            on_token(self, next[0]);
+            self.hand_on(id, scores, answer);
+            if answer.stream.stopped() {
+                return Ok(FinishReason::Stop);
+            }
             if self.stopped() {
                 return Ok(FinishReason::Cancelled);
             }
-            if tokens.len() < budget {
+            if answer.tokens.len() < budget {
                 self.runtime.reserve(self.session, 1)?;
                 self.runtime.stepper.decode(&mut [self.session], &next, true)?;
             }
         }
+        Ok(FinishReason::Length)
+    }
+
+    fn hand_on(&mut self, id: u32, scores: Option<TokenLogprobs>, answer: &mut Answer) {
+        answer.first_token.get_or_insert_with(Instant::now);
+        let events = answer.stream.push(id, scores);
+        self.forward(events, answer);
     }
 
     /// Most tokens that the request may generate.

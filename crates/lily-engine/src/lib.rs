@@ -12,7 +12,9 @@ pub mod budget; // 6 how much memory all that will take
 pub mod step; // 7 plan key → plan; step inputs; run
 pub mod session; // 8 what a conversation keeps on the device
 pub mod runtime; // 9 a model on a device: steps and sessions
-mod generate; // 10 the loop: prefill, decode, events
+mod penalties; // 10 what changes logits before a token is chosen
+mod logprobs; // 10 how likely the chosen one was
+mod generate; // 11 the loop: prefill, decode, events
 pub mod engine; // the door: opens a model, owns device and sessions
 pub mod report; // what a model is and would do, for people
 pub mod error; // why any of it may fail

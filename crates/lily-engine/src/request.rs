@@ -31,7 +31,8 @@ pub struct ChatPrompt {
     pub template_kwargs: Map<String, Value>,
 }
 
-/// How the next token is chosen. Order: temperature, top-k, top-p, min-p, draw.
+/// How the next token is chosen. Order: bias (of the request), repetition penalty, frequency and presence penalty; then
+/// the largest logit if the temperature is 0, else temperature, top-k, top-p, min-p, draw.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SamplingParams {
     /// 0 is greedy (arg max; ties go to the lowest id).
@@ -42,13 +43,29 @@ pub struct SamplingParams {
     pub top_p: f32,
     /// Drop tokens less likely than `min_p` times the most likely one, in [0, 1].
     pub min_p: f32,
+    /// Subtracted from the logit of every token that was generated, in [−2, 2].
+    pub presence_penalty: f32,
+    /// Subtracted from the logit of a token as often as it was generated, in [−2, 2].
+    pub frequency_penalty: f32,
+    /// Divides the logit of every token of the prompt and the answer if it is positive, multiplies it if not. Above 0;
+    /// 1 changes nothing.
+    pub repetition_penalty: f32,
     /// Seed of the counter-based generator. The same seed, prompt and parameters give the same text.
     pub seed: u64,
 }
 
 impl SamplingParams {
     /// Arg max at every step.
-    pub const GREEDY: Self = Self { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 0 };
+    pub const GREEDY: Self = Self {
+        temperature: 0.0,
+        top_k: 0,
+        top_p: 1.0,
+        min_p: 0.0,
+        presence_penalty: 0.0,
+        frequency_penalty: 0.0,
+        repetition_penalty: 1.0,
+        seed: 0,
+    };
 }
 
 /// One generation.
@@ -58,11 +75,24 @@ pub struct Request {
     pub prompt: Prompt,
     /// How tokens are chosen.
     pub sampling: SamplingParams,
+    /// Added to the logits of these tokens, each in [−100, 100].
+    pub logit_bias: Vec<(u32, f32)>,
+    /// The content ends before the first of these, at most `MAX_STOPS`. Reasoning and calls are not looked at, and none
+    /// reaches over a call.
+    pub stop: Vec<String>,
+    /// Tell the log-probability of each generated token and of this many of the likeliest, at most `MAX_LOGPROBS`.
+    pub logprobs: Option<usize>,
     /// Upper bound on generated tokens; `None` runs to the end of the context.
     pub max_tokens: Option<usize>,
     /// Go on past stop ids (for measurements).
     pub ignore_eos: bool,
 }
+
+/// Most stop strings of a request.
+pub const MAX_STOPS: usize = 16;
+
+/// Most tokens whose log-probabilities are told beside the chosen one's.
+pub const MAX_LOGPROBS: usize = 20;
 
 /// What happens while a request runs, in order. The concatenation of all pieces is the `Completion`'s text.
 #[derive(Debug, Clone, PartialEq)]
@@ -83,6 +113,9 @@ pub enum Event {
     },
     /// A piece of the model's reasoning (between `<think>` and `</think>`).
     Reasoning(String),
+    /// If the request asks for them: the tokens of the piece of the answer that comes next. A token that lies in two
+    /// pieces comes with the first.
+    Logprobs(Vec<TokenLogprobs>),
     /// A piece of the answer.
     Content(String),
     /// A complete, well-formed call of one of the request's tools. Malformed calls come as `Content`.
@@ -98,10 +131,32 @@ pub struct ToolCall {
     pub arguments: Map<String, Value>,
 }
 
+/// A token and the natural logarithm of its probability.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Logprob {
+    /// Id.
+    pub id: u32,
+    /// The token's text; not always whole characters.
+    pub bytes: Vec<u8>,
+    /// In the model's own distribution, before bias, penalties, temperature and filters; −9999 for anything below.
+    pub logprob: f32,
+}
+
+/// How likely a generated token was.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TokenLogprobs {
+    /// The token.
+    pub token: Logprob,
+    /// The likeliest tokens, likeliest first, equal ones by id: as many as were asked for.
+    pub top: Vec<Logprob>,
+    /// Whether any of its text is in the content: not so in reasoning, tool calls, tags, and what a stop string cut off.
+    pub in_content: bool,
+}
+
 /// Why generation ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FinishReason {
-    /// A stop id was produced.
+    /// A stop id or a stop string was produced.
     Stop,
     /// `max_tokens` or the context was reached.
     Length,
@@ -140,8 +195,10 @@ pub struct Completion {
     pub reasoning: String,
     /// Calls in order.
     pub tool_calls: Vec<ToolCall>,
-    /// Generated ids, the stop id included if one was produced.
+    /// Generated ids, the stop id included if one was produced; with a stop string, those that it took to be sure.
     pub tokens: Vec<u32>,
+    /// One for each of `tokens`, if the request asks for them.
+    pub logprobs: Option<Vec<TokenLogprobs>>,
     /// Why it ended.
     pub finish_reason: FinishReason,
     /// Token counts.
@@ -199,25 +256,77 @@ pub enum RequestError {
 }
 
 impl Request {
+    /// A request with nothing but a prompt and how to sample.
+    pub fn new(prompt: Prompt, sampling: SamplingParams) -> Self {
+        Self {
+            prompt,
+            sampling,
+            logit_bias: Vec::new(),
+            stop: Vec::new(),
+            logprobs: None,
+            max_tokens: None,
+            ignore_eos: false,
+        }
+    }
+
     /// Checks ranges.
     ///
     /// # Errors
     /// Names the first field out of its range.
     pub fn validate(&self) -> Result<(), RequestError> {
-        let s = &self.sampling;
-        let field = |field, reason| Err(RequestError::Field { field, reason });
-        if !(s.temperature >= 0.0 && s.temperature.is_finite()) {
-            return field("temperature", format!("{} is not a finite number ≥ 0", s.temperature));
-        }
-        if !(s.top_p > 0.0 && s.top_p <= 1.0) {
-            return field("top_p", format!("{} is not in (0, 1]", s.top_p));
-        }
-        if !(0.0..=1.0).contains(&s.min_p) {
-            return field("min_p", format!("{} is not in [0, 1]", s.min_p));
-        }
+        self.sampling.validate()?;
         if self.max_tokens == Some(0) {
-            return field("max_tokens", "0 is not a positive number".into());
+            return field("max_tokens", "0 is not a positive number");
+        }
+        if let Some((id, bias)) = self.logit_bias.iter().find(|(_, bias)| !(-100.0..=100.0).contains(bias)) {
+            return field("logit_bias", format!("{bias} for id {id} is not in [-100, 100]"));
+        }
+        let mut ids: Vec<u32> = self.logit_bias.iter().map(|(id, _)| *id).collect();
+        ids.sort_unstable();
+        if let Some(pair) = ids.windows(2).find(|pair| pair[0] == pair[1]) {
+            return field("logit_bias", format!("id {} is there twice", pair[0]));
+        }
+        if self.stop.len() > MAX_STOPS {
+            return field("stop", format!("{} strings are more than {MAX_STOPS}", self.stop.len()));
+        }
+        if self.stop.iter().any(String::is_empty) {
+            return field("stop", "an empty string ends every answer before it begins");
+        }
+        match self.logprobs {
+            Some(count) if count > MAX_LOGPROBS => {
+                field("top_logprobs", format!("{count} is more than {MAX_LOGPROBS}"))
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+}
+
+impl SamplingParams {
+    fn validate(&self) -> Result<(), RequestError> {
+        let finite = "is not a finite number";
+        if !(self.temperature >= 0.0 && self.temperature.is_finite()) {
+            return field("temperature", format!("{} {finite} ≥ 0", self.temperature));
+        }
+        if !(self.top_p > 0.0 && self.top_p <= 1.0) {
+            return field("top_p", format!("{} is not in (0, 1]", self.top_p));
+        }
+        if !(0.0..=1.0).contains(&self.min_p) {
+            return field("min_p", format!("{} is not in [0, 1]", self.min_p));
+        }
+        for (name, penalty) in
+            [("presence_penalty", self.presence_penalty), ("frequency_penalty", self.frequency_penalty)]
+        {
+            if !(-2.0..=2.0).contains(&penalty) {
+                return field(name, format!("{penalty} is not in [-2, 2]"));
+            }
+        }
+        if !(self.repetition_penalty > 0.0 && self.repetition_penalty.is_finite()) {
+            return field("repetition_penalty", format!("{} {finite} > 0", self.repetition_penalty));
         }
         Ok(())
     }
+}
+
+fn field(field: &'static str, reason: impl Into<String>) -> Result<(), RequestError> {
+    Err(RequestError::Field { field, reason: reason.into() })
 }

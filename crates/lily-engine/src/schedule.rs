@@ -299,6 +299,7 @@ fn cancelled() -> Completion {
         reasoning: String::new(),
         tool_calls: Vec::new(),
         tokens: Vec::new(),
+        logprobs: None,
         finish_reason: FinishReason::Cancelled,
         usage: Usage::default(),
         timings: Timings::default(),
@@ -358,12 +359,7 @@ mod tests {
     type Ended = Receiver<Result<Completion, JobError>>;
 
     fn job(text: &str) -> (Job, CancelToken, Ended) {
-        let request = Request {
-            prompt: Prompt::Raw(text.into()),
-            sampling: SamplingParams::GREEDY,
-            max_tokens: None,
-            ignore_eos: false,
-        };
+        let request = Request::new(Prompt::Raw(text.into()), SamplingParams::GREEDY);
         let (ended, end) = channel();
         let cancel = CancelToken::default();
         let job = Job {

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use lily_kernels::backend::{Backend, DeviceError, ExecutableId, Observer};
-use lily_kernels::inputs::{SamplingInputs, SequenceInputs, StepInputs};
+use lily_kernels::inputs::{LogitEdit, SamplingInputs, SequenceInputs, StepInputs};
 use lily_kernels::plan::{Logits, Phase, Plan, PlanKey, Precision, Program};
 use lily_kernels::switches::Switches;
 
@@ -105,6 +105,7 @@ impl Stepper {
         inputs.tokens.clear();
         inputs.outputs.clear();
         inputs.sampling.clear();
+        inputs.edits.clear();
         inputs.tokens_on_device = false;
     }
 
@@ -189,16 +190,24 @@ impl Stepper {
         Ok(())
     }
 
-    /// Chooses the next token of each output row of the last step, on the device, into the other token slot.
+    /// Chooses the next token of each output row of the last step, on the device, into the other token slot. `edits`
+    /// are ordered by row.
     ///
     /// # Errors
     /// The device failed.
-    pub fn sample(&mut self, sampling: &[SamplingInputs], tokens: &mut [u32]) -> Result<(), DeviceError> {
+    pub fn sample(
+        &mut self,
+        sampling: &[SamplingInputs],
+        edits: &[LogitEdit],
+        tokens: &mut [u32],
+    ) -> Result<(), DeviceError> {
         assert_eq!(sampling.len(), tokens.len());
         assert_eq!(sampling.len(), self.inputs.outputs.len(), "one token for each output row of the last step");
         let executable = self.compiled(self.key(Program::Sample, Phase::Decode, tokens.len(), Logits::Last))?;
         self.inputs.sampling.clear();
         self.inputs.sampling.extend_from_slice(sampling);
+        self.inputs.edits.clear();
+        self.inputs.edits.extend_from_slice(edits);
         let ticket = self.backend.submit(executable, &self.inputs)?;
         self.backend.wait(ticket)?;
         self.inputs.token_slot = 1 - self.inputs.token_slot;
@@ -208,9 +217,14 @@ impl Stepper {
 
     /// Logits of the last step, `[rows, vocab_size]`.
     pub fn logits(&mut self, rows: usize) -> Vec<f32> {
-        let cols = self.model.config.vocab_size;
-        let mut out = vec![0.0; rows * cols];
-        self.backend.logits(rows, cols, &mut out);
+        let mut out = vec![0.0; rows * self.model.config.vocab_size];
+        self.read_logits(&mut out);
         out
+    }
+
+    /// The same, into rows that the caller keeps.
+    pub fn read_logits(&mut self, out: &mut [f32]) {
+        let cols = self.model.config.vocab_size;
+        self.backend.logits(out.len() / cols, cols, out);
     }
 }

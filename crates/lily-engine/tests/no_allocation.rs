@@ -11,7 +11,7 @@ use lily_engine::engine::{ModelSource, Precision, Switches};
 use lily_engine::runtime::Runtime;
 use lily_engine::session::Session;
 use lily_kernels::cpu::CpuBackend;
-use lily_kernels::inputs::SamplingInputs;
+use lily_kernels::inputs::{LogitEdit, SamplingInputs};
 use lily_kernels::plan::Logits;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
@@ -33,7 +33,13 @@ fn sampling(position: usize) -> SamplingInputs {
 fn decode(runtime: &mut Runtime, session: &mut Session, steps: usize) {
     for _ in 0..steps {
         let mut next = [0];
-        runtime.stepper.sample(&[sampling(session.len())], &mut next).unwrap();
+        let edits: [LogitEdit; 300] = std::array::from_fn(|i| {
+            let id = (session.len() + i) as u32;
+            LogitEdit { row: 0, id, bias: 0.5, repetition: 1.1, penalty: 0.1 }
+        });
+        // Sometimes with, sometimes without.
+        let edits = if session.len().is_multiple_of(3) { &[] } else { &edits[..] };
+        runtime.stepper.sample(&[sampling(session.len())], edits, &mut next).unwrap();
         runtime.reserve(session, 1).unwrap();
         runtime.stepper.decode(&mut [session], &next, true).unwrap();
     }

@@ -31,7 +31,7 @@ fn parse(open_think: bool, tools: &[Value], pieces: &[&str]) -> Answer {
                 answer.content += &text;
             }
             Event::ToolCall(call) => answer.calls.push(call),
-            event @ (Event::Start { .. } | Event::Prefill { .. }) => panic!("{event:?}"),
+            event @ (Event::Start { .. } | Event::Prefill { .. } | Event::Logprobs(_)) => panic!("{event:?}"),
         }
     }
     answer

@@ -53,6 +53,30 @@ pub struct SamplingInputs {
     pub vocab_limit: u32,
 }
 
+/// A change to one logit of one output row, made before the row's token is chosen.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct LogitEdit {
+    /// Output row.
+    pub row: u32,
+    /// Token id.
+    pub id: u32,
+    /// Added first.
+    pub bias: f32,
+    /// Then a positive logit is divided by it, any other multiplied; above 0.
+    pub repetition: f32,
+    /// Subtracted last.
+    pub penalty: f32,
+}
+
+impl LogitEdit {
+    /// The logit as it is after the edit.
+    pub fn apply(&self, logit: f32) -> f32 {
+        let logit = logit + self.bias;
+        let logit = if logit > 0.0 { logit / self.repetition } else { logit * self.repetition };
+        logit - self.penalty
+    }
+}
+
 /// Inputs of one step.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct StepInputs {
@@ -68,6 +92,8 @@ pub struct StepInputs {
     pub outputs: Vec<u32>,
     /// One per output row, for plans that sample.
     pub sampling: Vec<SamplingInputs>,
+    /// For plans that sample: rows ascending, an id at most once in a row.
+    pub edits: Vec<LogitEdit>,
 }
 
 impl StepInputs {
@@ -82,6 +108,13 @@ impl StepInputs {
     /// Tokens in this step.
     pub fn num_tokens(&self) -> usize {
         self.sequences.iter().map(|s| s.num_rows).sum()
+    }
+
+    /// The edits of an output row.
+    pub fn edits(&self, row: usize) -> &[LogitEdit] {
+        let first = self.edits.partition_point(|edit| (edit.row as usize) < row);
+        let len = self.edits[first..].partition_point(|edit| edit.row as usize == row);
+        &self.edits[first..first + len]
     }
 
     /// The sequence of a row and the row's position in it.

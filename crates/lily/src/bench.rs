@@ -71,10 +71,9 @@ fn measure(
     let (mut prefill, mut first, mut decode) = (Vec::new(), Vec::new(), Vec::new());
     for round in 0..=flags.rounds.get() {
         let request = Request {
-            prompt: Prompt::Tokens(prompts.next(length)),
-            sampling: SamplingParams::GREEDY,
             max_tokens: Some(flags.tokens.get()),
             ignore_eos: true,
+            ..Request::new(Prompt::Tokens(prompts.next(length)), SamplingParams::GREEDY)
         };
         let done = engine.generate(&request, &guard.token, &mut |_| ControlFlow::Continue(()))?;
         if done.finish_reason == FinishReason::Cancelled {

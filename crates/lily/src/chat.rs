@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use lily_engine::engine::EngineError;
-use lily_engine::request::{CancelToken, ChatPrompt, Completion, EventSink, Prompt, Request, SamplingParams};
+use lily_engine::request::{CancelToken, ChatPrompt, Completion, EventSink, Prompt, SamplingParams};
 use lily_engine::schedule::Generate;
 use rustyline::error::ReadlineError;
 use rustyline::history::MemHistory;
@@ -111,16 +111,12 @@ impl<G: Generate> Conversation<G> {
     fn turn(&mut self, text: &str, cancel: &CancelToken, sink: &mut EventSink) -> Result<bool, EngineError> {
         let mut messages = self.messages.clone();
         messages.push(prompt::message("user", text));
-        let request = Request {
-            prompt: Prompt::Chat(ChatPrompt {
-                messages: messages.clone(),
-                enable_thinking: self.enable_thinking,
-                ..ChatPrompt::default()
-            }),
-            sampling: self.sampling.over(self.defaults, crate::random_seed()),
-            max_tokens: self.sampling.max_tokens,
-            ignore_eos: false,
-        };
+        let prompt = Prompt::Chat(ChatPrompt {
+            messages: messages.clone(),
+            enable_thinking: self.enable_thinking,
+            ..ChatPrompt::default()
+        });
+        let request = self.sampling.request(prompt, self.defaults, crate::random_seed());
         let completion = self.engine.generate(&request, cancel, sink)?;
         messages.push(assistant_message(&completion));
         self.messages = messages;
@@ -229,7 +225,7 @@ impl Input {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lily_engine::request::{Event, FinishReason, RequestError, Timings, Usage};
+    use lily_engine::request::{Event, FinishReason, Request, RequestError, Timings, Usage};
     use std::ops::ControlFlow;
 
     /// Answers with the number of messages it was given, or fails on "fail".
@@ -254,6 +250,7 @@ mod tests {
                 reasoning: if chat.enable_thinking == Some(false) { String::new() } else { "hm".into() },
                 tool_calls: vec![],
                 tokens: vec![1],
+                logprobs: None,
                 finish_reason: if cancelled { FinishReason::Cancelled } else { FinishReason::Length },
                 usage: Usage::default(),
                 timings: Timings::default(),

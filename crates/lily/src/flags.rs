@@ -14,7 +14,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use lily_engine::checkpoint::cached_model;
 use lily_engine::engine::{EmbeddedModel, EngineOptions, ModelSource, Precision};
-use lily_engine::request::{Prompt, Request, RequestError, SamplingParams};
+use lily_engine::request::{MAX_LOGPROBS, Prompt, Request, RequestError, SamplingParams};
 
 pub use bench::BenchFlags;
 pub use hub::{HubSettings, PullFlags, hub_settings, proxy};
@@ -85,6 +85,9 @@ pub struct RunFlags {
     /// How tokens are chosen.
     #[command(flatten)]
     pub sampling: SamplingFlags,
+    /// With --json: the log-probability of each token, and those of the N likeliest
+    #[arg(long, value_name = "N", requires = "json", value_parser = parse_logprobs)]
+    pub logprobs: Option<usize>,
     /// Which model and how it runs.
     #[command(flatten)]
     pub model: ModelFlags,
@@ -208,6 +211,21 @@ pub struct SamplingFlags {
     /// Drop tokens less likely than P times the likeliest
     #[arg(long, value_name = "P", allow_negative_numbers = true)]
     pub min_p: Option<f32>,
+    /// Subtract X from the logits of tokens that were generated
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    pub presence_penalty: Option<f32>,
+    /// Subtract X for each time that a token was generated
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    pub frequency_penalty: Option<f32>,
+    /// Divide positive logits of tokens of prompt and answer by X, multiply others; 1 is none
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    pub repetition_penalty: Option<f32>,
+    /// Add BIAS to the logit of a token (repeatable)
+    #[arg(long, value_name = "ID=BIAS", value_parser = parse_bias)]
+    pub logit_bias: Vec<(u32, f32)>,
+    /// End the answer before this text (repeatable)
+    #[arg(long, value_name = "STR", allow_hyphen_values = true)]
+    pub stop: Vec<String>,
     /// Same seed, same text [default: random]
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
@@ -217,13 +235,26 @@ pub struct SamplingFlags {
 }
 
 impl SamplingFlags {
+    /// A request with these flags over the model's defaults.
+    pub fn request(&self, prompt: Prompt, defaults: SamplingParams, random_seed: u64) -> Request {
+        Request {
+            logit_bias: self.logit_bias.clone(),
+            stop: self.stop.clone(),
+            max_tokens: self.max_tokens,
+            ..Request::new(prompt, self.over(defaults, random_seed))
+        }
+    }
+
     /// The model's defaults with the given flags in their place. Without `--seed` the seed is `random_seed`.
-    pub fn over(&self, defaults: SamplingParams, random_seed: u64) -> SamplingParams {
+    fn over(&self, defaults: SamplingParams, random_seed: u64) -> SamplingParams {
         SamplingParams {
             temperature: self.temperature.unwrap_or(defaults.temperature),
             top_k: self.top_k.unwrap_or(defaults.top_k),
             top_p: self.top_p.unwrap_or(defaults.top_p),
             min_p: self.min_p.unwrap_or(defaults.min_p),
+            presence_penalty: self.presence_penalty.unwrap_or(defaults.presence_penalty),
+            frequency_penalty: self.frequency_penalty.unwrap_or(defaults.frequency_penalty),
+            repetition_penalty: self.repetition_penalty.unwrap_or(defaults.repetition_penalty),
             seed: self.seed.unwrap_or(random_seed),
         }
     }
@@ -233,14 +264,19 @@ impl SamplingFlags {
     /// # Errors
     /// Names the first flag out of its range.
     pub fn check(&self) -> Result<(), RequestError> {
-        Request {
-            prompt: Prompt::Tokens(Vec::new()),
-            sampling: self.over(SamplingParams::GREEDY, 0),
-            max_tokens: self.max_tokens,
-            ignore_eos: false,
-        }
-        .validate()
+        self.request(Prompt::Tokens(Vec::new()), SamplingParams::GREEDY, 0).validate()
     }
+}
+
+fn parse_logprobs(text: &str) -> Result<usize, String> {
+    let count = text.parse().ok().filter(|count| *count <= MAX_LOGPROBS);
+    count.ok_or_else(|| format!("not a number from 0 to {MAX_LOGPROBS}"))
+}
+
+/// `ID=BIAS`; ranges are the engine's business.
+fn parse_bias(text: &str) -> Result<(u32, f32), String> {
+    let parts = text.split_once('=').and_then(|(id, bias)| Some((id.trim().parse().ok()?, bias.trim().parse().ok()?)));
+    parts.ok_or_else(|| "not a token id, =, and a number, as in 42=-100".to_owned())
 }
 
 /// Which model and how it runs; common to all commands that load one.
@@ -317,19 +353,21 @@ fn parse_device(name: &str) -> Result<String, String> {
     }
 }
 
-/// A whole number with a unit of ten: `900M`, `12G`, `12GB`.
+/// A number with a unit of ten: `900M`, `12G`, `1.5GB`.
 fn parse_bytes(text: &str) -> Result<u64, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit = match text[digits.len()..].to_ascii_uppercase().as_str() {
-        "" | "B" => 1,
-        "K" | "KB" => 1_000,
-        "M" | "MB" => 1_000_000,
-        "G" | "GB" => 1_000_000_000,
-        "T" | "TB" => 1_000_000_000_000,
+        "" | "B" => 1.0,
+        "K" | "KB" => 1e3,
+        "M" | "MB" => 1e6,
+        "G" | "GB" => 1e9,
+        "T" | "TB" => 1e12,
         _ => return Err("a unit is one of K, M, G, T".to_owned()),
     };
-    let number: u64 = digits.parse().map_err(|error| format!("{error}"))?;
-    number.checked_mul(unit).filter(|bytes| *bytes > 0).ok_or_else(|| "no memory of this size exists".to_owned())
+    let number: f64 = digits.parse().map_err(|error| format!("{error}"))?;
+    let bytes = number * unit;
+    // The cast saturates, and no machine comes near the bound.
+    if (1.0..1e18).contains(&bytes) { Ok(bytes as u64) } else { Err("no memory of this size exists".to_owned()) }
 }
 
 /// More than any machine has cores. Far more of them would only wait for one another, and so would the user.
@@ -482,10 +520,10 @@ mod tests {
 
     #[test]
     fn sizes_of_memory_have_units() {
-        for (text, bytes) in [("1", 1), ("900M", 900_000_000), ("12g", 12_000_000_000), ("3KB", 3_000)] {
+        for (text, bytes) in [("1", 1), ("900M", 900_000_000), ("12g", 12_000_000_000), ("1.5KB", 1_500)] {
             assert_eq!(parse_bytes(text), Ok(bytes));
         }
-        for text in ["", "G", "-1G", "1.5G", "1X", "0", "0M", "99999999T", "1 G"] {
+        for text in ["", "G", "-1G", "1X", "0", "0M", "99999999T", "1 G", "nan", "infG"] {
             assert!(parse_bytes(text).is_err(), "{text}");
         }
     }
@@ -512,12 +550,38 @@ mod tests {
         assert!(flags.sampling.check().unwrap_err().to_string().starts_with("temperature: -1"));
         let zero = SamplingFlags { max_tokens: Some(0), ..Default::default() };
         assert!(zero.check().is_err());
+        let no_text = SamplingFlags { stop: vec![String::new()], ..Default::default() };
+        assert!(no_text.check().unwrap_err().to_string().starts_with("stop: "));
         assert!(SamplingFlags::default().check().is_ok());
     }
 
     #[test]
+    fn bias_and_stop_strings_are_repeatable() {
+        let args = ["run", "--logit-bias", "5=-100", "--logit-bias", "7=1.5", "--stop", "-", "--stop", "\n\n", "x"];
+        let Ok(Cli { command: Command::Run(flags) }) = parse(&args) else { panic!("parses") };
+        let request = flags.sampling.request(Prompt::Raw("x".into()), SamplingParams::GREEDY, 1);
+        assert_eq!(request.logit_bias, [(5, -100.0), (7, 1.5)]);
+        assert_eq!(request.stop, ["-", "\n\n"]);
+        for bias in ["5", "5=", "=1", "a=1", "5=x", "5=1=2"] {
+            let error = parse(&["run", "--logit-bias", bias, "x"]).unwrap_err().to_string();
+            assert!(error.contains("not a token id, =, and a number"), "{error}");
+        }
+        assert!(parse(&["run", "--logprobs", "3", "x"]).is_err(), "only with --json");
+        assert!(parse(&["run", "--json", "--logprobs", "20", "x"]).is_ok());
+        let error = parse(&["run", "--json", "--logprobs", "21", "x"]).unwrap_err().to_string();
+        assert!(error.contains("not a number from 0 to 20"), "{error}");
+    }
+
+    #[test]
     fn sampling_defaults_come_from_the_model() {
-        let model = SamplingParams { temperature: 0.6, top_k: 20, top_p: 0.95, min_p: 0.1, seed: 0 };
+        let model = SamplingParams {
+            temperature: 0.6,
+            top_k: 20,
+            top_p: 0.95,
+            min_p: 0.1,
+            repetition_penalty: 1.1,
+            ..SamplingParams::GREEDY
+        };
         let flags = SamplingFlags { top_k: Some(0), ..Default::default() };
         assert_eq!(flags.over(model, 7), SamplingParams { top_k: 0, seed: 7, ..model });
         let seeded = SamplingFlags { seed: Some(3), ..Default::default() };

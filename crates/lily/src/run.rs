@@ -6,7 +6,9 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use lily_engine::engine::Engine;
-use lily_engine::request::{CancelToken, Completion, FinishReason, Prompt, Request, SamplingParams};
+use lily_engine::request::{
+    CancelToken, Completion, FinishReason, Logprob, Prompt, Request, SamplingParams, TokenLogprobs,
+};
 use serde_json::{Value, json};
 
 use crate::flags::RunFlags;
@@ -22,16 +24,16 @@ pub fn run(flags: &RunFlags) -> anyhow::Result<ExitCode> {
     flags.sampling.check()?;
     let text = prompt::assemble(flags.prompt.as_deref(), piped_stdin()?.as_deref())?;
     let mut engine = crate::open_engine(&crate::engine_options(&flags.model)?)?;
+    let prompt = if flags.raw {
+        Prompt::Raw(text)
+    } else {
+        let conversation = &flags.conversation;
+        prompt::one_turn(conversation.system.as_deref(), &text, conversation.enable_thinking())
+    };
     let request = Request {
-        prompt: if flags.raw {
-            Prompt::Raw(text)
-        } else {
-            let conversation = &flags.conversation;
-            prompt::one_turn(conversation.system.as_deref(), &text, conversation.enable_thinking())
-        },
-        sampling: flags.sampling.over(engine.default_sampling(), crate::random_seed()),
-        max_tokens: flags.sampling.max_tokens,
+        logprobs: flags.logprobs,
         ignore_eos: flags.ignore_eos,
+        ..flags.sampling.request(prompt, engine.default_sampling(), crate::random_seed())
     };
     let interrupts = Interrupts::listen()?;
     let guard = interrupts.guard();
@@ -79,7 +81,7 @@ fn piped_stdin() -> anyhow::Result<Option<String>> {
 fn report(completion: &Completion, sampling: &SamplingParams, model: &str) -> Value {
     let tool_calls: Vec<Value> =
         completion.tool_calls.iter().map(|call| json!({"name": call.name, "arguments": call.arguments})).collect();
-    json!({
+    let mut report = json!({
         "text": completion.content,
         "reasoning": completion.reasoning,
         "tool_calls": tool_calls,
@@ -97,5 +99,20 @@ fn report(completion: &Completion, sampling: &SamplingParams, model: &str) -> Va
         "timings_ms": {"prefill": completion.timings.prefill_ms, "decode": completion.timings.decode_ms},
         "model": model,
         "seed": sampling.seed,
-    })
+    });
+    if let Some(tokens) = &completion.logprobs {
+        let token = |token: &TokenLogprobs| {
+            let mut entry = logprob(&token.token);
+            entry["in_text"] = token.in_content.into();
+            entry["top"] = token.top.iter().map(logprob).collect();
+            entry
+        };
+        report["logprobs"] = tokens.iter().map(token).collect();
+    }
+    report
+}
+
+fn logprob(token: &Logprob) -> Value {
+    let text = String::from_utf8_lossy(&token.bytes);
+    json!({"id": token.id, "token": text, "bytes": token.bytes, "logprob": token.logprob})
 }

@@ -56,7 +56,7 @@ impl<A: Write, T: Write> TurnPrinter<A, T> {
         match event {
             Event::Reasoning(text) => self.reasoning(text),
             Event::Content(text) => return self.content(text),
-            Event::Start { .. } | Event::Prefill { .. } | Event::ToolCall(_) => {}
+            Event::Start { .. } | Event::Prefill { .. } | Event::Logprobs(_) | Event::ToolCall(_) => {}
         }
         ControlFlow::Continue(())
     }

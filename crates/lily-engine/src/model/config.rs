@@ -285,13 +285,23 @@ pub struct GenerationConfig {
     pub top_p: f32,
     /// In [0, 1].
     pub min_p: f32,
+    /// Above 0; 1 penalizes nothing.
+    pub repetition_penalty: f32,
     /// Ids that end a turn, ascending; add them to the config's.
     pub eos_token_ids: Vec<u32>,
 }
 
 impl Default for GenerationConfig {
     fn default() -> Self {
-        Self { do_sample: false, temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0, eos_token_ids: Vec::new() }
+        Self {
+            do_sample: false,
+            temperature: 1.0,
+            top_k: 0,
+            top_p: 1.0,
+            min_p: 0.0,
+            repetition_penalty: 1.0,
+            eos_token_ids: Vec::new(),
+        }
     }
 }
 
@@ -325,6 +335,12 @@ impl GenerationConfig {
             },
             top_p: within("top_p", default.top_p, |p| p > 0.0 && p <= 1.0, "a number above 0 and up to 1")?,
             min_p: within("min_p", default.min_p, |p| (0.0..=1.0).contains(&p), "a number from 0 to 1")?,
+            repetition_penalty: within(
+                "repetition_penalty",
+                default.repetition_penalty,
+                |p| p as f32 > 0.0 && p <= 1e6,
+                "a number above 0",
+            )?,
             eos_token_ids: union(fields.token_ids("eos_token_id")?, Vec::new()),
         })
     }

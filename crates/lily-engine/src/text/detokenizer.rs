@@ -22,10 +22,15 @@ impl Detokenizer {
         Self { tokenizer, skip_special, tail: Vec::new() }
     }
 
+    /// Whether this token has no text.
+    pub fn skips(&self, id: u32) -> bool {
+        self.skip_special && self.tokenizer.is_special(id) || self.tokenizer.token_bytes(id).is_empty()
+    }
+
     /// Text that this token completes; empty while a character is incomplete.
     /// Bytes that can no longer become a character turn into U+FFFD, one per maximal invalid stretch.
     pub fn push(&mut self, id: u32) -> String {
-        if self.skip_special && self.tokenizer.is_special(id) {
+        if self.skips(id) {
             return String::new();
         }
         self.tail.extend_from_slice(self.tokenizer.token_bytes(id));

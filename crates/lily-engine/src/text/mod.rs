@@ -1,13 +1,15 @@
 //! Flow 2: text ↔ tokens. Messages → prompt text (`messages`, `template`, `guard`) → ids (`tokenizer`), and
-//! ids → text (`detokenizer`) → reasoning, content, calls (`parser`). Knows no model and no wire format.
+//! ids → text (`detokenizer`) → reasoning, content, calls (`parser`), up to a stop string (`stop`, `answer`).
+//! Knows no model and no wire format.
 
 use std::borrow::Cow;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use crate::request::{ChatPrompt, Event, Prompt, RequestError};
+use crate::request::{ChatPrompt, Prompt, Request, RequestError};
 
+mod answer;
 mod arguments;
 mod detokenizer;
 mod encode_cache;
@@ -16,12 +18,15 @@ mod jinja;
 mod messages;
 mod parser;
 mod pyjson;
+mod stop;
 mod template;
 mod tokenizer;
 mod tool_call;
 
+pub use answer::AnswerStream;
 pub use detokenizer::Detokenizer;
 pub use parser::OutputParser;
+pub use stop::StopStrings;
 pub use template::{ChatTemplate, Rendered};
 pub use tokenizer::{TagIds, Tokenizer};
 
@@ -164,32 +169,12 @@ impl Codec {
         next.map_or(0, |next| prompt.iter().zip(&next).take_while(|(a, b)| a == b).count())
     }
 
-    /// What turns the tokens generated for `prompt` into events.
-    pub fn answer(&self, prompt: &Prompt, open_think: bool) -> AnswerStream {
-        let parser = match prompt {
+    /// What turns the tokens generated for a request into events.
+    pub fn answer(&self, request: &Request, open_think: bool) -> AnswerStream {
+        let parser = match &request.prompt {
             Prompt::Chat(chat) => OutputParser::new(open_think, &chat.tools),
             Prompt::Raw(_) | Prompt::Tokens(_) => OutputParser::verbatim(),
         };
-        AnswerStream { detokenizer: Detokenizer::new(Arc::clone(&self.tokenizer), true), parser }
-    }
-}
-
-/// Generated tokens → events. Stop tokens may be pushed or not: they have no text.
-#[derive(Debug)]
-pub struct AnswerStream {
-    detokenizer: Detokenizer,
-    parser: OutputParser,
-}
-
-impl AnswerStream {
-    /// The events that this token decides.
-    pub fn push(&mut self, id: u32) -> Vec<Event> {
-        let text = self.detokenizer.push(id);
-        if text.is_empty() { Vec::new() } else { self.parser.push(&text) }
-    }
-
-    /// Ends the answer: what was held back. An incomplete last character is dropped. Call once.
-    pub fn finish(&mut self) -> Vec<Event> {
-        self.parser.finish()
+        AnswerStream::new(Detokenizer::new(Arc::clone(&self.tokenizer), true), parser, &request.stop)
     }
 }

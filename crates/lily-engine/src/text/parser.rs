@@ -1,6 +1,8 @@
 //! Output text → reasoning, content, tool calls, while it comes. Holds back only what can still become a tag;
 //! the joined pieces do not depend on how the text was cut.
 
+use std::ops::Range;
+
 use super::arguments::Tools;
 use super::tool_call::{CallScanner, Progress, first_tag, partial_tag};
 use super::{FUNCTION_START, THINK_END, THINK_START, TOOL_CALL_END, TOOL_CALL_START};
@@ -13,6 +15,10 @@ pub struct OutputParser {
     tools: Tools,
     /// Text that is not decided yet.
     pending: String,
+    /// Bytes of the text before `pending`.
+    decided: usize,
+    /// Where in the text the content lies that came out last.
+    content: Vec<Range<usize>>,
     /// Content or a call came out: from here on, think tags are text.
     answered: bool,
     /// A think block was closed: newlines that follow it are not content.
@@ -63,12 +69,19 @@ impl OutputParser {
             state,
             tools,
             pending: String::new(),
+            decided: 0,
+            content: Vec::new(),
             answered: false,
             after_think: false,
             after_call: false,
             awaits_close: false,
             events: Vec::new(),
         }
+    }
+
+    /// Byte ranges of all the text so far that became the content which the last call returned, ascending.
+    pub fn content(&self) -> &[Range<usize>] {
+        &self.content
     }
 
     /// Takes the next piece of text and returns what it decides.
@@ -83,6 +96,7 @@ impl OutputParser {
     }
 
     fn run(&mut self, end: bool) -> Vec<Event> {
+        self.content.clear();
         while match self.state {
             State::Verbatim => self.verbatim_step(),
             State::Reasoning { blank } => self.reasoning_step(blank, end),
@@ -128,7 +142,7 @@ impl OutputParser {
             }
             None => {
                 if end {
-                    self.pending.clear();
+                    self.drop_front(self.pending.len());
                 }
                 false
             }
@@ -183,7 +197,7 @@ impl OutputParser {
         }
         if end {
             if self.after_call && self.pending.trim_end().is_empty() {
-                self.pending.clear();
+                self.drop_front(self.pending.len());
             }
             self.emit(Kind::Content, self.pending.len());
         } else {
@@ -215,7 +229,7 @@ impl OutputParser {
                 self.state = State::Answer;
                 match calls {
                     Some(calls) => {
-                        self.pending.drain(..call_end);
+                        self.drop_front(call_end);
                         self.events.extend(calls.into_iter().map(Event::ToolCall));
                         (self.answered, self.after_call, self.awaits_close) = (true, true, !wrapped);
                     }
@@ -258,6 +272,10 @@ impl OutputParser {
         if len == 0 {
             return;
         }
+        if matches!(kind, Kind::Content) {
+            self.content.push(self.decided..self.decided + len);
+        }
+        self.decided += len;
         let text = self.pending.drain(..len);
         match (kind, self.events.last_mut()) {
             (Kind::Reasoning, Some(Event::Reasoning(last))) | (Kind::Content, Some(Event::Content(last))) => {
@@ -271,13 +289,19 @@ impl OutputParser {
 
     fn drop_leading(&mut self, is_dropped: impl Fn(char) -> bool) {
         let kept = self.pending.trim_start_matches(is_dropped).len();
-        self.pending.drain(..self.pending.len() - kept);
+        self.drop_front(self.pending.len() - kept);
+    }
+
+    /// Takes the first `len` bytes of `pending` away.
+    fn drop_front(&mut self, len: usize) {
+        self.pending.drain(..len);
+        self.decided += len;
     }
 
     fn drop_tag(&mut self, tag: &str) -> bool {
         let starts = self.pending.starts_with(tag);
         if starts {
-            self.pending.drain(..tag.len());
+            self.drop_front(tag.len());
         }
         starts
     }

@@ -222,7 +222,8 @@ fn refusals_of_whole_files() {
 fn generation_configs() {
     assert_eq!(GenerationConfig::parse("{}").unwrap(), GenerationConfig::default());
     let read = GenerationConfig::parse(
-        r#"{"do_sample": true, "temperature": 0.6, "top_k": 20, "top_p": 0.95, "min_p": null, "eos_token_id": [9, 7, 9]}"#,
+        r#"{"do_sample": true, "temperature": 0.6, "top_k": 20, "top_p": 0.95, "min_p": null,
+            "repetition_penalty": 1.05, "eos_token_id": [9, 7, 9]}"#,
     );
     let expected = GenerationConfig {
         do_sample: true,
@@ -230,6 +231,7 @@ fn generation_configs() {
         top_k: 20,
         top_p: 0.95,
         min_p: 0.0,
+        repetition_penalty: 1.05,
         eos_token_ids: vec![7, 9],
     };
     assert_eq!(read.unwrap(), expected);
@@ -239,6 +241,8 @@ fn generation_configs() {
         (r#"{"temperature": -1}"#, "`temperature` = -1; it must be a number from 0"),
         (r#"{"top_p": 0}"#, "`top_p` = 0; it must be a number above 0 and up to 1"),
         (r#"{"min_p": 1.5}"#, "`min_p` = 1.5; it must be a number from 0 to 1"),
+        (r#"{"repetition_penalty": 0}"#, "`repetition_penalty` = 0; it must be a number above 0"),
+        (r#"{"repetition_penalty": 1e-300}"#, "`repetition_penalty` = 1e-300; it must be a number above 0"),
         (r#"{"top_k": 1.5}"#, "`top_k` = 1.5; it must be a whole number from 0"),
         (r#"{"do_sample": 1}"#, "`do_sample` = 1; it must be true or false"),
         (r#"{"eos_token_id": -1}"#, "`eos_token_id` = -1; it must be a token id or a list of them"),

@@ -40,7 +40,7 @@ fn run(engine: &mut Engine, case: &Value) -> Completion {
         ..ChatPrompt::default()
     };
     let prompt = Prompt::Chat(chat);
-    let request = Request { prompt, sampling: SamplingParams::GREEDY, max_tokens: Some(400), ignore_eos: false };
+    let request = Request { max_tokens: Some(400), ..Request::new(prompt, SamplingParams::GREEDY) };
     engine.generate(&request, &CancelToken::default(), &mut |_| ControlFlow::Continue(())).unwrap()
 }
 

@@ -4,7 +4,7 @@
 use std::ops::ControlFlow;
 
 use lily_engine::engine::{Engine, EngineOptions, ModelSource, Precision};
-use lily_engine::request::{CancelToken, ChatPrompt, Completion, Prompt, Request, SamplingParams};
+use lily_engine::request::{CancelToken, ChatPrompt, Completion, FinishReason, Prompt, Request, SamplingParams};
 use lily_engine::runtime::Runtime;
 use lily_engine::session::Session;
 use lily_kernels::cpu::CpuBackend;
@@ -150,7 +150,7 @@ fn every_architecture_gives_the_same_bytes_in_any_chunks_threads_and_instruction
 fn chat(messages: &[Value]) -> Request {
     let prompt =
         Prompt::Chat(ChatPrompt { messages: messages.to_vec(), enable_thinking: Some(false), ..ChatPrompt::default() });
-    Request { prompt, sampling: SamplingParams::GREEDY, max_tokens: Some(40), ignore_eos: false }
+    Request { max_tokens: Some(40), ..Request::new(prompt, SamplingParams::GREEDY) }
 }
 
 fn run(engine: &mut Engine, request: &Request) -> Completion {
@@ -181,6 +181,36 @@ fn a_continued_session_equals_a_cold_one() {
     }
 }
 
+/// A stop string cuts the answer that the caller sees and sends back, in the middle of a token or behind several. What
+/// was computed stays, and the next turn is as if it had never been.
+#[test]
+fn a_session_goes_on_from_a_stop_string_as_from_nothing() {
+    for precision in BOTH {
+        let options = EngineOptions { prefill_chunk: 32, ..harness::demo_options(precision) };
+        let mut warm = Engine::open(&options).unwrap();
+        let (mut messages, mut reused) = (Vec::new(), 0);
+        for (text, stop) in [
+            ("Hello!", "iny"),
+            ("My name is Ada and I love trains.", "nowhere to be found"),
+            ("What is the capital of France?", "tal of Fr"),
+            ("What is my name?", "."),
+        ] {
+            messages.push(json!({"role": "user", "content": text}));
+            let request = Request { stop: vec![stop.into(), "\u{1}".into()], ..chat(&messages) };
+            let continued = run(&mut warm, &request);
+            let cold = run(&mut Engine::open(&options).unwrap(), &request);
+            assert_eq!((&continued.tokens, &continued.content), (&cold.tokens, &cold.content), "{precision:?}: {text}");
+            assert!(!continued.content.contains(stop), "{}", continued.content);
+            assert_eq!(continued.finish_reason, FinishReason::Stop);
+            reused += usize::from(continued.usage.cached_tokens > 0);
+            compare_next_logits(&mut warm, precision, &request, &continued);
+            messages.push(json!({"role": "assistant", "content": continued.content}));
+        }
+        assert_eq!(reused, 3, "every turn but the first reuses the session");
+        assert_eq!(messages[5]["content"], "The capi");
+    }
+}
+
 fn compare_next_logits(warm: &mut Engine, precision: Precision, request: &Request, done: &Completion) {
     let mut ids = warm.codec().prompt_tokens(&request.prompt).unwrap().ids;
     ids.extend(&done.tokens);
@@ -200,7 +230,8 @@ fn compare_next_logits(warm: &mut Engine, precision: Precision, request: &Reques
 fn seeded_sampling_is_the_same_with_and_without_earlier_traffic() {
     let options = harness::demo_options(Precision::Fast);
     let mut busy = Engine::open(&options).unwrap();
-    let sampling = SamplingParams { temperature: 0.9, top_k: 40, top_p: 0.95, min_p: 0.01, seed: 7 };
+    let filters = SamplingParams { temperature: 0.9, top_k: 40, top_p: 0.95, min_p: 0.01, ..SamplingParams::GREEDY };
+    let sampling = SamplingParams { presence_penalty: 0.5, repetition_penalty: 1.05, seed: 7, ..filters };
     let story = Request {
         sampling,
         max_tokens: Some(60),

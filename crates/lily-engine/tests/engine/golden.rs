@@ -145,8 +145,7 @@ fn chat(prompt: &str) -> Prompt {
 }
 
 fn answer(engine: &mut Engine, prompt: &str) -> (Vec<u32>, String) {
-    let request =
-        Request { prompt: chat(prompt), sampling: SamplingParams::GREEDY, max_tokens: None, ignore_eos: false };
+    let request = Request::new(chat(prompt), SamplingParams::GREEDY);
     let done =
         engine.generate(&request, &CancelToken::default(), &mut |_| std::ops::ControlFlow::Continue(())).unwrap();
     (done.tokens, done.content)

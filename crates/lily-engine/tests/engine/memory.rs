@@ -13,7 +13,7 @@ use crate::harness;
 use crate::support::root;
 
 fn raw(tokens: Vec<u32>, max_tokens: Option<usize>) -> Request {
-    Request { prompt: Prompt::Tokens(tokens), sampling: SamplingParams::GREEDY, max_tokens, ignore_eos: true }
+    Request { max_tokens, ignore_eos: true, ..Request::new(Prompt::Tokens(tokens), SamplingParams::GREEDY) }
 }
 
 fn go(_: Event) -> ControlFlow<()> {
@@ -90,6 +90,8 @@ fn requests_out_of_range_are_refused_in_one_sentence_and_harm_nothing() {
     let mut engine = open(512);
     let greedy = SamplingParams::GREEDY;
     let sampled = |sampling| Request { sampling, ..raw(vec![300; 8], Some(2)) };
+    let biased = |bias: &[(u32, f32)]| Request { logit_bias: bias.to_vec(), ..raw(vec![300; 8], Some(2)) };
+    let stopping = |stop| Request { stop, ..raw(vec![300; 8], Some(2)) };
     let rows = [
         (raw(vec![300; 512], Some(1)), "the prompt has 512 tokens, the context 512: shorten it, or raise --context"),
         (raw(vec![], Some(1)), "prompt: it has no tokens"),
@@ -99,6 +101,19 @@ fn requests_out_of_range_are_refused_in_one_sentence_and_harm_nothing() {
         (sampled(SamplingParams { temperature: f32::NAN, ..greedy }), "temperature: NaN is not a finite number ≥ 0"),
         (sampled(SamplingParams { top_p: 0.0, ..greedy }), "top_p: 0 is not in (0, 1]"),
         (sampled(SamplingParams { min_p: 1.5, ..greedy }), "min_p: 1.5 is not in [0, 1]"),
+        (sampled(SamplingParams { presence_penalty: 2.5, ..greedy }), "presence_penalty: 2.5 is not in [-2, 2]"),
+        (sampled(SamplingParams { frequency_penalty: -3.0, ..greedy }), "frequency_penalty: -3 is not in [-2, 2]"),
+        (
+            sampled(SamplingParams { repetition_penalty: 0.0, ..greedy }),
+            "repetition_penalty: 0 is not a finite number > 0",
+        ),
+        (biased(&[(3, 100.5)]), "logit_bias: 100.5 for id 3 is not in [-100, 100]"),
+        (biased(&[(3, f32::NAN)]), "logit_bias: NaN for id 3 is not in [-100, 100]"),
+        (biased(&[(3, 1.0), (4, 1.0), (3, 2.0)]), "logit_bias: id 3 is there twice"),
+        (biased(&[(4096, 1.0)]), "logit_bias: token id 4096 is outside the vocabulary of 4096"),
+        (stopping(vec!["x".into(); 17]), "stop: 17 strings are more than 16"),
+        (stopping(vec!["x".into(), String::new()]), "stop: an empty string ends every answer before it begins"),
+        (Request { logprobs: Some(21), ..raw(vec![300], Some(2)) }, "top_logprobs: 21 is more than 20"),
     ];
     for (request, sentence) in rows {
         let error = engine.generate(&request, &CancelToken::default(), &mut go).unwrap_err();

@@ -73,22 +73,22 @@ pub struct Needs {
     pub kernel_bytes: usize,
     /// `Scratch::tile` of each thread.
     pub tile_floats: usize,
-    /// `Scratch::candidates` of thread 0.
-    pub candidates: usize,
+    /// Logits that `Scratch::sample` of thread 0 takes.
+    pub vocab: usize,
     /// `Scratch::active` of thread 0.
     pub experts: usize,
 }
 
 impl Needs {
     /// Nothing.
-    pub const NONE: Self = Self { kernel_bytes: 0, tile_floats: 0, candidates: 0, experts: 0 };
+    pub const NONE: Self = Self { kernel_bytes: 0, tile_floats: 0, vocab: 0, experts: 0 };
 
     /// Enough for both.
     pub fn most(self, other: Self) -> Self {
         Self {
             kernel_bytes: self.kernel_bytes.max(other.kernel_bytes),
             tile_floats: self.tile_floats.max(other.tile_floats),
-            candidates: self.candidates.max(other.candidates),
+            vocab: self.vocab.max(other.vocab),
             experts: self.experts.max(other.experts),
         }
     }
@@ -112,7 +112,7 @@ pub fn needs(op: &Op) -> Needs {
             Needs { kernel_bytes, ..Needs::NONE }
         }
         Op::QkNormRopeWrite(o) => Needs { tile_floats: o.write.layer.head_dim, ..Needs::NONE },
-        Op::Sample(o) => Needs { candidates: o.logits.cols, ..Needs::NONE },
+        Op::Sample(o) => Needs { vocab: o.logits.cols, ..Needs::NONE },
         Op::GatedDelta(_)
         | Op::GatedDeltaNorm(_)
         | Op::Embed(_)
@@ -533,13 +533,14 @@ impl<'a> Run<'_, 'a> {
     }
 
     fn sample(&self, o: &ops::sample::Sample) {
-        let sampling = &self.step.inputs.sampling;
-        let logits: &[f32] = self.step.read(&o.logits, sampling.len());
-        let tokens: &mut [u32] = self.out(&o.tokens, sampling.len());
+        let inputs = self.step.inputs;
+        let logits: &[f32] = self.step.read(&o.logits, inputs.sampling.len());
+        let tokens: &mut [u32] = self.out(&o.tokens, inputs.sampling.len());
         let parts = self.step.scratch();
-        let candidates = &mut Self::scratch(&parts, 0).candidates;
-        for ((logits, how), token) in logits.chunks_exact(o.logits.cols).zip(sampling).zip(tokens) {
-            *token = ops::sample::simd::choose(logits, how, candidates);
+        let scratch = &mut Self::scratch(&parts, 0).sample;
+        for (row, (logits, token)) in logits.chunks_exact(o.logits.cols).zip(tokens).enumerate() {
+            let (edits, how) = (inputs.edits(row), &inputs.sampling[row]);
+            *token = ops::sample::simd::choose(self.isa, logits, edits, how, scratch);
         }
     }
 }

@@ -25,7 +25,7 @@ use crate::backend::{Backend, BufferId, DeviceError, ExecutableId, Observer, Tic
 use crate::inputs::{SequenceInputs, StepInputs};
 use crate::mapped::MappedFile;
 use crate::op::Access;
-use crate::ops::sample::simd::Candidate;
+use crate::ops::sample::simd::Scratch as SampleScratch;
 use crate::plan::{Plan, Program};
 use crate::tensor::{DType, Space, Tensor};
 
@@ -35,15 +35,15 @@ struct Scratch {
     kernel: lanes::Scratch,
     /// Values between the parts of a fused op.
     tile: Vec<f32>,
-    /// Sampling candidates; thread 0 only.
-    candidates: Vec<Candidate>,
+    /// For sampling; thread 0 only.
+    sample: SampleScratch,
     /// Experts that have rows; thread 0 only.
     active: Vec<u32>,
 }
 
 impl Scratch {
     fn new() -> Self {
-        Self { kernel: lanes::Scratch::new(0), tile: Vec::new(), candidates: Vec::new(), active: Vec::new() }
+        Self { kernel: lanes::Scratch::new(0), tile: Vec::new(), sample: SampleScratch::default(), active: Vec::new() }
     }
 }
 
@@ -134,13 +134,14 @@ impl CpuBackend {
             scratch.tile.resize(needs.tile_floats.max(scratch.tile.len()), 0.0);
         }
         let first = &mut scratch[0];
-        first.candidates.resize(needs.candidates.max(first.candidates.len()), Candidate::EMPTY);
+        first.sample.grow(needs.vocab);
         first.active.reserve(needs.experts.saturating_sub(first.active.len()));
     }
 
     fn begin(&mut self, plan: &Plan, inputs: &StepInputs) {
         assert!(inputs.outputs.len() <= plan.key.output_bucket(), "more output rows than the plan's bucket");
         if plan.key.program == Program::Sample {
+            assert!(inputs.edits.is_sorted_by_key(|edit| edit.row), "edits are not in the order of rows");
             return;
         }
         check_inputs(plan, inputs);

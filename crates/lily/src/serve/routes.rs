@@ -77,12 +77,8 @@ async fn chat_completions(
     if let Some(other) = asked.model.filter(|asked| asked != model) {
         return Err(unknown_model(&other, model));
     }
-    let request = Request {
-        prompt: Prompt::Chat(asked.prompt),
-        sampling: asked.sampling.over(server.defaults, crate::random_seed()),
-        max_tokens: asked.sampling.max_tokens,
-        ignore_eos: false,
-    };
+    let request = asked.sampling.request(Prompt::Chat(asked.prompt), server.defaults, crate::random_seed());
+    let request = Request { logprobs: asked.logprobs, ..request };
     let head = Head { id: random_id("chatcmpl-"), created: unix_time_s(), model: model.clone() };
     let mut generation = Generation::submit(&server.engine, request)?;
     if !asked.stream {

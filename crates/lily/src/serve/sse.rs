@@ -11,7 +11,7 @@ use axum::http::{HeaderValue, header};
 use axum::response::sse::{self, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_core::Stream;
-use lily_engine::request::{Completion, Event};
+use lily_engine::request::{Completion, Event, TokenLogprobs};
 use lily_engine::schedule::JobError;
 use serde::Serialize;
 
@@ -26,13 +26,22 @@ pub struct ChatStream {
     head: Head,
     include_usage: bool,
     calls: usize,
+    /// Tokens of the next piece of content.
+    logprobs: Vec<TokenLogprobs>,
     frames: VecDeque<sse::Event>,
 }
 
 impl ChatStream {
     /// A stream that begins with the role; `first` is what was taken from the generation already.
     pub fn new(generation: Generation, head: Head, include_usage: bool, first: Option<Update>) -> Self {
-        let mut this = Self { generation: Some(generation), head, include_usage, calls: 0, frames: VecDeque::new() };
+        let mut this = Self {
+            generation: Some(generation),
+            head,
+            include_usage,
+            calls: 0,
+            logprobs: Vec::new(),
+            frames: VecDeque::new(),
+        };
         this.delta(Delta { role: Some("assistant"), ..Delta::default() }, None);
         if let Some(update) = first {
             this.update(update);
@@ -60,6 +69,10 @@ impl ChatStream {
     fn event(&mut self, event: Event) {
         let delta = match event {
             Event::Start { .. } | Event::Prefill { .. } => return,
+            Event::Logprobs(tokens) => {
+                self.logprobs = tokens;
+                return;
+            }
             Event::Reasoning(text) => Delta { reasoning_content: Some(text), ..Delta::default() },
             Event::Content(text) => Delta { content: Some(text), ..Delta::default() },
             Event::ToolCall(call) => {
@@ -88,7 +101,9 @@ impl ChatStream {
     }
 
     fn delta(&mut self, delta: Delta, finish_reason: Option<&'static str>) {
-        let frame = data(&Chunk::delta(&self.head, delta, finish_reason, self.include_usage));
+        let tokens = if delta.content.is_some() { std::mem::take(&mut self.logprobs) } else { Vec::new() };
+        let chunk = Chunk::delta(&self.head, delta, finish_reason, self.include_usage);
+        let frame = data(&chunk.with_logprobs(tokens));
         self.frames.push_back(frame);
     }
 }

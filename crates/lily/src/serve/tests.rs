@@ -11,8 +11,8 @@ use axum::body::{Body, to_bytes};
 use axum::http::{HeaderMap, Request as HttpRequest, StatusCode};
 use lily_engine::engine::{EngineError, ModelInfo};
 use lily_engine::request::{
-    CancelToken, Completion, Event, EventSink, FinishReason, Prompt, Request, RequestError, SamplingParams, Timings,
-    ToolCall, Usage,
+    CancelToken, Completion, Event, EventSink, FinishReason, Logprob, Prompt, Request, RequestError, SamplingParams,
+    Timings, TokenLogprobs, ToolCall, Usage,
 };
 use lily_engine::schedule::{EngineThread, Generate};
 use serde_json::{Value, json};
@@ -64,6 +64,14 @@ impl Generate for Fake {
                 std::thread::sleep(Duration::from_millis(200));
                 Ok(play(vec![Event::Content("late".into())], finish, sink))
             }
+            "scored" => {
+                let mut completion = play(scored_events(), finish, sink);
+                let aside = TokenLogprobs { in_content: false, ..scored(b"<think>", &[]) };
+                let tokens = |event| if let Event::Logprobs(tokens) = event { tokens } else { vec![] };
+                let content = scored_events().into_iter().map(tokens);
+                completion.logprobs = Some([vec![aside], content.flatten().collect()].concat());
+                Ok(completion)
+            }
             "tools" => Ok(play(vec![Event::Content("Look:".into()), call("f", "a"), call("g", "b")], finish, sink)),
             "tool" => Ok(play(vec![call("f", "a")], finish, sink)),
             _ => Ok(play(vec![Event::Reasoning("hm".into()), text("Hel"), text("lo")], finish, sink)),
@@ -79,6 +87,27 @@ impl Fake {
         self.0.cancelled.fetch_add(1, Ordering::SeqCst);
         play(vec![], FinishReason::Cancelled, &mut |_| ControlFlow::Continue(()))
     }
+}
+
+fn scored(bytes: &[u8], top: &[&[u8]]) -> TokenLogprobs {
+    let logprob = |bytes: &[u8], logprob| Logprob { id: 1, bytes: bytes.to_vec(), logprob };
+    TokenLogprobs {
+        token: logprob(bytes, -0.5),
+        top: top.iter().map(|bytes| logprob(bytes, -1.5)).collect(),
+        in_content: true,
+    }
+}
+
+/// Two tokens in the first piece, half a token in the second, three bytes of a character in the third.
+fn scored_events() -> Vec<Event> {
+    let emoji = "🙂".as_bytes();
+    vec![
+        Event::Logprobs(vec![scored(b"H", &[b"H", b"J"]), scored(b"el<", &[b"x", b"\xff"])]),
+        text("Hel"),
+        text("<"),
+        Event::Logprobs(vec![scored(&emoji[..3], &[]), scored(&emoji[3..], &[])]),
+        text("🙂"),
+    ]
 }
 
 fn text(text: &str) -> Event {
@@ -98,6 +127,7 @@ fn play(events: Vec<Event>, finish_reason: FinishReason, sink: &mut EventSink) -
         reasoning: String::new(),
         tool_calls: vec![],
         tokens: vec![],
+        logprobs: None,
         finish_reason,
         usage,
         timings: Timings::default(),
@@ -108,7 +138,7 @@ fn play(events: Vec<Event>, finish_reason: FinishReason, sink: &mut EventSink) -
             Event::Content(text) => completion.content += text,
             Event::Reasoning(text) => completion.reasoning += text,
             Event::ToolCall(call) => completion.tool_calls.push(call.clone()),
-            Event::Start { .. } | Event::Prefill { .. } => {}
+            Event::Start { .. } | Event::Prefill { .. } | Event::Logprobs(_) => {}
         }
         let _ = sink(event);
     }
@@ -137,7 +167,7 @@ fn server(queue: usize) -> (Arc<Server>, Arc<Seen>) {
         device: "none".into(),
         warnings: vec![],
     };
-    let defaults = SamplingParams { temperature: 0.6, top_k: 20, top_p: 0.95, min_p: 0.0, seed: 0 };
+    let defaults = SamplingParams { temperature: 0.6, top_k: 20, top_p: 0.95, ..SamplingParams::GREEDY };
     let (keep_alive, first_word) = (Duration::from_millis(20), Duration::from_millis(50));
     let server = Server { engine, model, defaults, created: 1, keep_alive, first_word };
     (Arc::new(server), seen)
@@ -236,6 +266,43 @@ async fn a_stream_is_the_same_reply_in_pieces() {
 }
 
 #[tokio::test]
+async fn logprobs_have_openais_shape_and_come_with_their_piece() {
+    let (app, _) = app(4);
+    let (_, whole) = post(&app, &ask("scored")).await;
+    let logprobs = &whole["choices"][0]["logprobs"];
+    assert_eq!(logprobs["refusal"], Value::Null);
+    let tokens = logprobs["content"].as_array().unwrap();
+    assert_eq!(tokens.len(), 4, "the tokens of the content");
+    assert_eq!(
+        tokens[1],
+        json!({
+            "token": "el<", "logprob": -0.5, "bytes": [101, 108, 60],
+            "top_logprobs": [
+                {"token": "x", "logprob": -1.5, "bytes": [120]},
+                {"token": "\u{fffd}", "logprob": -1.5, "bytes": [255]},
+            ],
+        })
+    );
+    assert_eq!(tokens[3]["top_logprobs"], json!([]));
+
+    let chunks = chunks(&stream(&app, ask("scored")).await.0);
+    let of = |i: usize| &chunks[i]["choices"][0];
+    assert_eq!(
+        (&of(1)["delta"]["content"], of(1)["logprobs"]["content"].as_array().unwrap().len()),
+        (&json!("Hel"), 2)
+    );
+    assert!(of(2).get("logprobs").is_none(), "its token came with the piece before");
+    let streamed: Vec<Value> = chunks
+        .iter()
+        .filter_map(|chunk| chunk["choices"][0]["logprobs"]["content"].as_array().cloned())
+        .flatten()
+        .collect();
+    assert_eq!(&streamed, tokens, "a stream tells the same tokens");
+    let (_, plain) = post(&app, &ask("hello")).await;
+    assert_eq!(plain["choices"][0]["logprobs"], Value::Null);
+}
+
+#[tokio::test]
 async fn usage_comes_last_and_only_when_asked_for() {
     let (app, _) = app(4);
     let mut body = ask("hello");
@@ -278,7 +345,8 @@ async fn the_fields_reach_the_engine() {
         "model": "fake", "temperature": 0, "top_p": 0.5, "top_k": 3, "min_p": 0.25, "seed": -1,
         "max_completion_tokens": 1, "chat_template_kwargs": {"enable_thinking": false, "preserve_thinking": true},
         "tools": [{"type": "function", "function": {"name": "f"}}], "tool_choice": "auto",
-        "n": 1, "stop": null, "user": "u", "metadata": {"a": "b"}, "logprobs": false,
+        "presence_penalty": 0.5, "frequency_penalty": -1, "repetition_penalty": 1.25, "logit_bias": {"7": -100},
+        "stop": ["a", "b"], "top_logprobs": 3, "logprobs": true, "n": 1, "user": "u", "metadata": {"a": "b"},
     })
     .as_object()
     .unwrap()
@@ -288,8 +356,19 @@ async fn the_fields_reach_the_engine() {
     let (status, reply) = post(&app, &body).await;
     assert_eq!(status, StatusCode::OK, "{reply}");
     assert_eq!(reply["choices"][0]["finish_reason"], "length");
-    let sampling = SamplingParams { temperature: 0.0, top_k: 3, top_p: 0.5, min_p: 0.25, seed: u64::MAX };
-    assert_eq!(seen.last().sampling, sampling);
+    let sampling = SamplingParams {
+        temperature: 0.0,
+        top_k: 3,
+        top_p: 0.5,
+        min_p: 0.25,
+        presence_penalty: 0.5,
+        frequency_penalty: -1.0,
+        repetition_penalty: 1.25,
+        seed: u64::MAX,
+    };
+    let last = seen.last();
+    assert_eq!((last.sampling, last.logprobs), (sampling, Some(3)));
+    assert_eq!((last.logit_bias, last.stop), (vec![(7, -100.0)], vec!["a".to_owned(), "b".to_owned()]));
     let chat = seen.chat();
     assert_eq!((chat.enable_thinking, chat.tools.len()), (Some(false), 1));
     assert_eq!(chat.template_kwargs["preserve_thinking"], true);
@@ -320,10 +399,22 @@ async fn engine_errors_have_a_status_streamed_or_not() {
 #[tokio::test]
 async fn ranges_are_refused_by_name() {
     let (app, seen) = app(4);
-    for (field, value) in
-        [("temperature", json!(-1)), ("top_p", json!(0)), ("min_p", json!(2)), ("max_tokens", json!(0))]
-    {
+    for (field, value) in [
+        ("temperature", json!(-1)),
+        ("top_p", json!(0)),
+        ("min_p", json!(2)),
+        ("max_tokens", json!(0)),
+        ("presence_penalty", json!(2.5)),
+        ("frequency_penalty", json!(-3)),
+        ("repetition_penalty", json!(0)),
+        ("logit_bias", json!({"5": 101})),
+        ("logit_bias", json!({"5": 1, "05": 1})),
+        ("top_logprobs", json!(21)),
+        ("stop", json!("")),
+        ("stop", json!(vec!["x"; 17])),
+    ] {
         let mut body = ask("hello");
+        body["logprobs"] = true.into();
         body[field] = value;
         let (status, error) = post(&app, &body).await;
         assert_eq!((status, &error["error"]["param"]), (StatusCode::BAD_REQUEST, &json!(field)));

@@ -93,6 +93,52 @@ fn json_is_one_object_with_everything() {
 }
 
 #[test]
+fn json_has_logprobs_when_asked() {
+    let output = run(&["run", "--json", "--no-think", "--temperature", "0", "--logprobs", "2", FRANCE]);
+    let report: Value = serde_json::from_str(stdout(&output)).expect("JSON");
+    let (tokens, ids) = (report["logprobs"].as_array().expect("a list"), report["tokens"].as_array().expect("a list"));
+    assert_eq!(tokens.len(), ids.len());
+    let mut text = String::new();
+    for (token, id) in tokens.iter().zip(ids) {
+        assert_eq!((&token["id"], &token["top"][0]["id"]), (id, id), "greedy takes the likeliest");
+        let [first, second] = [0, 1].map(|i| token["top"][i]["logprob"].as_f64().expect("a number"));
+        assert!(first <= 0.0 && second <= first && token["logprob"].as_f64() == Some(first));
+        if token["in_text"] == true {
+            text += token["token"].as_str().expect("text");
+        }
+    }
+    assert_eq!(report["text"], *text);
+    assert_eq!(tokens.last().expect("a stop token")["in_text"], false);
+}
+
+#[test]
+fn a_stop_string_ends_the_answer_before_it() {
+    let flags = ["run", "--json", "--no-think", "--temperature", "0", FRANCE];
+    let whole: Value = serde_json::from_str(stdout(&run(&flags))).expect("JSON");
+    let text = whole["text"].as_str().expect("text");
+    let cut = run(&[&flags[..], &["--stop", "nowhere", "--stop", " is Par"]].concat());
+    let report: Value = serde_json::from_str(stdout(&cut)).expect("JSON");
+    assert_eq!(report["text"], text.split(" is Par").next().expect("before"));
+    assert_eq!(report["finish_reason"], "stop");
+}
+
+#[test]
+fn biased_tokens_are_said_or_avoided() {
+    let flags = ["run", "--json", "--no-think", "--temperature", "0", "--max-tokens", "4", FRANCE];
+    let first = |bias: &[&str]| {
+        let output = run(&[&flags[..], bias].concat());
+        let report: Value = serde_json::from_str(stdout(&output)).expect("JSON");
+        report["tokens"][0].as_u64().expect("an id")
+    };
+    let plain = first(&[]);
+    assert_ne!(first(&["--logit-bias", &format!("{plain}=-100")]), plain);
+    assert_eq!(first(&["--logit-bias", "300=100"]), 300);
+    let outside = run(&[&flags[..], &["--logit-bias", "99999=1"]].concat());
+    assert_eq!(outside.status.code(), Some(1));
+    assert!(stderr(&outside).contains("lily: logit_bias: token id 99999 is outside the vocabulary of "));
+}
+
+#[test]
 fn the_same_seed_gives_the_same_text() {
     let tokens = |seed: &str| {
         let output = run(&["run", "--json", "--temperature", "1", "--seed", seed, "--max-tokens", "24", FRANCE]);

@@ -2,7 +2,7 @@
 
 use super::Sample;
 use crate::check::{Case, CaseBuilder, STEPS, Step};
-use crate::inputs::SamplingInputs;
+use crate::inputs::{LogitEdit, SamplingInputs};
 
 /// Greedy and every filter, alone and together.
 const KINDS: [(&str, SamplingInputs); 8] = [
@@ -20,17 +20,27 @@ const fn sampling(temperature: f32, top_k: u32, top_p: f32, min_p: f32) -> Sampl
     SamplingInputs { temperature, top_k, top_p, min_p, seed: 0, counter: 0, vocab_limit: u32::MAX }
 }
 
-/// Each kind on its own, on one row and on several; all kinds in one step; logits that tie or may not be chosen.
+/// Each kind on its own, on one row and on several; all kinds in one step; logits that tie or may not be chosen; all
+/// of it edited; a vocabulary that takes several blocks of any kernel.
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for step in STEPS {
         for (name, sampling) in KINDS {
-            cases.push(case(*step, name, &[sampling], Logits::Plain));
+            cases.push(case(*step, name, &[sampling], Logits::Plain, false));
         }
         let all = KINDS.map(|(_, sampling)| sampling);
-        cases.push(case(*step, "mixed kinds", &all, Logits::Plain));
-        cases.push(case(*step, "mixed kinds with ties", &all, Logits::Ties));
-        cases.push(case(*step, "mixed kinds with padding and NaN", &all, Logits::Holes));
+        for (edited, suffix) in [(false, ""), (true, ", edited")] {
+            for (name, logits) in [
+                ("mixed kinds", Logits::Plain),
+                ("mixed kinds with ties", Logits::Ties),
+                ("mixed kinds with padding and NaN", Logits::Holes),
+            ] {
+                cases.push(case(*step, &format!("{name}{suffix}"), &all, logits, edited));
+            }
+        }
+    }
+    for (name, sampling) in KINDS {
+        cases.push(case(STEPS[1], &format!("{name} of many"), &[sampling], Logits::Many, false));
     }
     cases
 }
@@ -42,10 +52,16 @@ enum Logits {
     Ties,
     /// The largest are padding, NaN and −∞ among the rest.
     Holes,
+    /// Plain, and more of them.
+    Many,
 }
 
-fn case(step: Step, name: &str, kinds: &[SamplingInputs], logits: Logits) -> Case {
-    let vocab = if logits == Logits::Plain { 1003 } else { 64 };
+fn case(step: Step, name: &str, kinds: &[SamplingInputs], logits: Logits, edited: bool) -> Case {
+    let vocab = match logits {
+        Logits::Plain => 1003,
+        Logits::Ties | Logits::Holes => 64,
+        Logits::Many => 20_011,
+    };
     let mut b = CaseBuilder::new(step);
     let row = |i: usize| SamplingInputs {
         seed: i as u64 * 77 + kinds.len() as u64,
@@ -61,11 +77,33 @@ fn case(step: Step, name: &str, kinds: &[SamplingInputs], logits: Logits) -> Cas
             (Logits::Holes, 59..) => *v = 50.0,
             (Logits::Holes, 7) => *v = f32::NAN,
             (Logits::Holes, 9 | 58) => *v = f32::NEG_INFINITY,
-            (Logits::Plain | Logits::Holes, _) => (),
+            (Logits::Plain | Logits::Holes | Logits::Many, _) => (),
         }
+    }
+    if edited {
+        b.inputs.edits =
+            (0..rows.len()).filter(|row| row % 4 != 2).flat_map(|row| edits(&values, vocab, row)).collect();
     }
     b.sampling(rows);
     let logits = b.logits(vocab, &values);
     let tokens = b.next_tokens();
     b.finish(name, Sample { logits, tokens }, 0.0)
+}
+
+/// Edits of what would be chosen, of an unlikely id, and of ids that no edit makes a choice: padding, NaN, −∞, and one
+/// beyond the row. Factors are powers of two, so that equal logits stay equal however they are computed.
+fn edits(values: &[f32], vocab: usize, row: usize) -> Vec<LogitEdit> {
+    let logits = &values[row * vocab..][..vocab];
+    let mut ranked: Vec<usize> = (0..vocab.min(58)).filter(|i| logits[*i] > f32::NEG_INFINITY).collect();
+    ranked.sort_by(|a, b| logits[*b].total_cmp(&logits[*a]));
+    let edit =
+        |id: usize, bias, repetition, penalty| LogitEdit { row: row as u32, id: id as u32, bias, repetition, penalty };
+    vec![
+        edit(63, 50.0, 1.0, 0.0),
+        edit(ranked[0], 0.0, 2.0, 0.5),
+        edit(ranked[1], -0.25, 1.0, 1.5),
+        edit(ranked[ranked.len() - 1], 8.0, 0.5, -0.125),
+        edit(58, 100.0, 1.0, 0.0),
+        edit(vocab, 100.0, 1.0, 0.0),
+    ]
 }

@@ -3,20 +3,32 @@
 use std::cmp::Ordering;
 
 use super::{Sample, uniform};
-use crate::inputs::{SamplingInputs, StepInputs};
+use crate::inputs::{LogitEdit, SamplingInputs, StepInputs};
 use crate::reference::Memory;
 
 /// Row by row.
 pub fn run(op: &Sample, mem: &mut Memory, inputs: &StepInputs) {
     for (row, sampling) in inputs.sampling.iter().enumerate().take(inputs.outputs.len()) {
         let logits = mem.row(&op.logits, row);
-        let id = choose(&logits, sampling);
+        let id = choose(&edited(logits, inputs.edits(row)), sampling);
         mem.set_ids(&op.tokens, row, &[id]);
     }
 }
 
+/// The logits after the edits.
+pub(super) fn edited(mut logits: Vec<f64>, edits: &[LogitEdit]) -> Vec<f64> {
+    for edit in edits {
+        let Some(logit) = logits.get_mut(edit.id as usize) else { continue };
+        *logit += f64::from(edit.bias);
+        let repetition = f64::from(edit.repetition);
+        *logit = if *logit > 0.0 { *logit / repetition } else { *logit * repetition };
+        *logit -= f64::from(edit.penalty);
+    }
+    logits
+}
+
 /// The chosen id; 0 if no logit can be chosen.
-fn choose(logits: &[f64], sampling: &SamplingInputs) -> u32 {
+pub(super) fn choose(logits: &[f64], sampling: &SamplingInputs) -> u32 {
     let ids = 0..sampling.vocab_limit.min(logits.len() as u32);
     // False for NaN too.
     let mut ranked: Vec<(u32, f64)> =
@@ -40,6 +52,7 @@ fn choose(logits: &[f64], sampling: &SamplingInputs) -> u32 {
     ranked.truncate(nucleus(&ranked, f64::from(sampling.top_p)));
     // The largest weight is 1.
     ranked.retain(|(_, weight)| *weight >= f64::from(sampling.min_p));
+    ranked.sort_by_key(|(id, _)| *id);
     draw(&ranked, f64::from(uniform(sampling.seed, sampling.counter)))
 }
 
@@ -55,14 +68,14 @@ fn nucleus(ranked: &[(u32, f64)], top_p: f64) -> usize {
 }
 
 /// Walks the list until the sum passes the share `u` of the total.
-fn draw(ranked: &[(u32, f64)], u: f64) -> u32 {
-    let target = u * ranked.iter().map(|(_, weight)| weight).sum::<f64>();
+fn draw(kept: &[(u32, f64)], u: f64) -> u32 {
+    let target = u * kept.iter().map(|(_, weight)| weight).sum::<f64>();
     let mut sum = 0.0;
     let passes = |(_, weight): &&(u32, f64)| {
         sum += weight;
         sum > target
     };
-    ranked.iter().find(passes).or(ranked.last()).map_or(0, |(id, _)| *id)
+    kept.iter().find(passes).or(kept.last()).map_or(0, |(id, _)| *id)
 }
 
 #[cfg(test)]
@@ -101,6 +114,34 @@ mod tests {
         for (share, expected) in shares(&logits, sampling(0.5)).iter().zip([1.0 / 30.0, 4.0 / 30.0, 25.0 / 30.0]) {
             assert!((share - expected).abs() < 0.01, "{share} for {expected}");
         }
+    }
+
+    #[test]
+    fn a_draw_walks_the_kept_in_the_order_of_ids() {
+        let logits = [1.0f64.ln(), 5.0f64.ln(), 2.0f64.ln()];
+        for counter in 0..50 {
+            let s = SamplingInputs { counter, ..sampling(1.0) };
+            let u = uniform(s.seed, s.counter);
+            let want = if u < 0.125 {
+                0
+            } else if u < 0.75 {
+                1
+            } else {
+                2
+            };
+            assert_eq!(choose(&logits, &s), want, "{u}");
+        }
+    }
+
+    #[test]
+    fn edits_add_then_scale_then_subtract() {
+        let edit = |id, bias, repetition, penalty| LogitEdit { row: 0, id, bias, repetition, penalty };
+        let edits =
+            [edit(0, 1.0, 2.0, 0.25), edit(1, 1.0, 2.0, 0.25), edit(3, -3.0, 1.0, 0.0), edit(9, 100.0, 1.0, 0.0)];
+        assert_eq!(edited(vec![3.0, -3.0, 4.0, 1.0], &edits), [1.75, -4.25, 4.0, -2.0]);
+        assert_eq!(edits.map(|e| e.apply(3.0)), [1.75, 1.75, 0.0, 103.0]);
+        assert_eq!(edits[1].apply(-3.0), -4.25);
+        assert_eq!(edits[1].apply(f32::NEG_INFINITY), f32::NEG_INFINITY);
     }
 
     #[test]

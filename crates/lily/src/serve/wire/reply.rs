@@ -1,6 +1,6 @@
 //! OpenAI's chat replies, whole and in chunks. The concatenation of a stream's deltas is the whole reply.
 
-use lily_engine::request::{Completion, FinishReason, ToolCall, Usage};
+use lily_engine::request::{Completion, FinishReason, Logprob, TokenLogprobs, ToolCall, Usage};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -29,7 +29,7 @@ pub struct ChatCompletion {
 struct Choice {
     index: u32,
     message: Message,
-    logprobs: Option<()>,
+    logprobs: Option<WireLogprobs>,
     finish_reason: &'static str,
 }
 
@@ -54,7 +54,9 @@ impl ChatCompletion {
             reasoning_content: (!completion.reasoning.is_empty()).then_some(completion.reasoning),
             tool_calls: completion.tool_calls.iter().map(WireToolCall::new).collect(),
         };
-        let choice = Choice { index: 0, message, logprobs: None, finish_reason };
+        let of_content = |tokens: Vec<TokenLogprobs>| tokens.into_iter().filter(|token| token.in_content).collect();
+        let logprobs = completion.logprobs.map(|tokens| WireLogprobs::new(of_content(tokens)));
+        let choice = Choice { index: 0, message, logprobs, finish_reason };
         Self { object: "chat.completion", head, choices: [choice], usage: completion.usage.into() }
     }
 }
@@ -75,6 +77,8 @@ pub struct Chunk<'a> {
 struct ChunkChoice {
     index: u32,
     delta: Delta,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    logprobs: Option<WireLogprobs>,
     finish_reason: Option<&'static str>,
 }
 
@@ -98,13 +102,60 @@ pub struct Delta {
 impl<'a> Chunk<'a> {
     /// A chunk with a delta; the last of them gives the reason.
     pub fn delta(head: &'a Head, delta: Delta, finish_reason: Option<&'static str>, include_usage: bool) -> Self {
-        let choices = vec![ChunkChoice { index: 0, delta, finish_reason }];
+        let choices = vec![ChunkChoice { index: 0, delta, logprobs: None, finish_reason }];
         Self { object: "chat.completion.chunk", head, choices, usage: include_usage.then_some(None) }
+    }
+
+    /// The same with the log-probabilities of the tokens that its content begins.
+    pub fn with_logprobs(mut self, tokens: Vec<TokenLogprobs>) -> Self {
+        if !tokens.is_empty() {
+            self.choices.iter_mut().for_each(|choice| choice.logprobs = Some(WireLogprobs::new(tokens.clone())));
+        }
+        self
     }
 
     /// The chunk after the last delta.
     pub fn usage(head: &'a Head, usage: Usage) -> Self {
         Self { object: "chat.completion.chunk", head, choices: vec![], usage: Some(Some(usage.into())) }
+    }
+}
+
+/// Log-probabilities of the content's tokens. Those of the reasoning and of calls are not among them.
+#[derive(Debug, Serialize)]
+struct WireLogprobs {
+    content: Vec<WireToken>,
+    /// Lily's models have no refusals of their own.
+    refusal: Option<()>,
+}
+
+#[derive(Debug, Serialize)]
+struct WireToken {
+    #[serde(flatten)]
+    token: WireLogprob,
+    top_logprobs: Vec<WireLogprob>,
+}
+
+#[derive(Debug, Serialize)]
+struct WireLogprob {
+    token: String,
+    logprob: f32,
+    bytes: Vec<u8>,
+}
+
+impl WireLogprobs {
+    fn new(tokens: Vec<TokenLogprobs>) -> Self {
+        let token = |t: TokenLogprobs| WireToken {
+            token: t.token.into(),
+            top_logprobs: t.top.into_iter().map(WireLogprob::from).collect(),
+        };
+        Self { content: tokens.into_iter().map(token).collect(), refusal: None }
+    }
+}
+
+impl From<Logprob> for WireLogprob {
+    fn from(token: Logprob) -> Self {
+        let text = String::from_utf8_lossy(&token.bytes).into_owned();
+        Self { token: text, logprob: token.logprob, bytes: token.bytes }
     }
 }
 

@@ -18,24 +18,14 @@ const NO_OPS: [&str; 2] = ["user", "metadata"];
 type Accepts = fn(&Value) -> bool;
 
 /// Fields of features that are not here: name, what is accepted in words, and the test.
-const NEUTRAL: [(&str, &str, Accepts); 12] = [
+const NEUTRAL: [(&str, &str, Accepts); 6] = [
     ("n", "1", |v| *v == 1),
-    ("stop", "[]", is_empty),
-    ("presence_penalty", "0", is_zero),
-    ("frequency_penalty", "0", is_zero),
-    ("logit_bias", "{}", is_empty),
-    ("logprobs", "false", |v| *v == false),
-    ("top_logprobs", "0", is_zero),
     ("response_format", r#"{"type": "text"}"#, |v| *v == json!({"type": "text"})),
     ("parallel_tool_calls", "true", |v| *v == true),
     ("store", "false", |v| *v == false),
     ("service_tier", r#""auto" or "default""#, |v| *v == "auto" || *v == "default"),
     ("modalities", r#"["text"]"#, |v| *v == json!(["text"])),
 ];
-
-fn is_zero(value: &Value) -> bool {
-    value.as_f64() == Some(0.0)
-}
 
 fn is_empty(value: &Value) -> bool {
     value.as_array().is_some_and(Vec::is_empty) || value.as_object().is_some_and(Map::is_empty)
@@ -50,6 +40,8 @@ pub struct ChatRequest {
     pub prompt: ChatPrompt,
     /// What replaces the model's sampling defaults.
     pub sampling: SamplingFlags,
+    /// Log-probabilities of the content's tokens and of this many of the likeliest.
+    pub logprobs: Option<usize>,
     /// Server-sent events instead of one object.
     pub stream: bool,
     /// A last chunk with the token counts.
@@ -78,6 +70,7 @@ impl ChatRequest {
             include_usage: stream_options(&mut fields, stream)?,
             prompt: prompt(&mut fields)?,
             sampling: sampling(&mut fields)?,
+            logprobs: logprobs(&mut fields)?,
             stream,
         };
         for (name, accepted, accepts) in NEUTRAL {
@@ -113,9 +106,46 @@ fn sampling(fields: &mut Fields) -> Result<SamplingFlags, ApiError> {
         top_k: fields.take("top_k")?,
         top_p: fields.take("top_p")?,
         min_p: fields.take("min_p")?,
+        presence_penalty: fields.take("presence_penalty")?,
+        frequency_penalty: fields.take("frequency_penalty")?,
+        repetition_penalty: fields.take("repetition_penalty")?,
+        logit_bias: logit_bias(fields)?,
+        stop: stop(fields)?,
         seed: fields.take::<i64>("seed")?.map(i64::cast_unsigned),
         max_tokens: max_completion_tokens.or(max_tokens),
     })
+}
+
+/// An object from token id to bias; ids are JSON's strings.
+fn logit_bias(fields: &mut Fields) -> Result<Vec<(u32, f32)>, ApiError> {
+    let biases: Map<String, Value> = fields.take("logit_bias")?.unwrap_or_default();
+    let bias = |(id, bias): (String, Value)| {
+        let of_id = id.parse().map_err(|_| fields.error("logit_bias", format!("{id:?} is not a token id")))?;
+        let bias: f32 = f32::deserialize(&bias)
+            .map_err(|_| fields.error("logit_bias", format!("{bias} for id {id} is not a number")))?;
+        Ok((of_id, bias))
+    };
+    biases.into_iter().map(bias).collect()
+}
+
+/// One string or several.
+fn stop(fields: &mut Fields) -> Result<Vec<String>, ApiError> {
+    match fields.take::<Value>("stop")? {
+        None => Ok(Vec::new()),
+        Some(Value::String(stop)) => Ok(vec![stop]),
+        Some(stops) => {
+            Vec::deserialize(stops).map_err(|_| fields.error("stop", "neither a string nor an array of strings"))
+        }
+    }
+}
+
+/// `top_logprobs` counts only with `logprobs`.
+fn logprobs(fields: &mut Fields) -> Result<Option<usize>, ApiError> {
+    let asked = fields.take::<bool>("logprobs")? == Some(true);
+    match fields.take::<usize>("top_logprobs")? {
+        Some(count) if count > 0 && !asked => Err(fields.error("top_logprobs", "allowed only with logprobs: true")),
+        count => Ok(asked.then_some(count.unwrap_or(0))),
+    }
 }
 
 fn prompt(fields: &mut Fields) -> Result<ChatPrompt, ApiError> {
@@ -323,12 +353,18 @@ mod tests {
         for (name, value) in [
             ("temprature", json!(1)),
             ("n", json!(2)),
-            ("stop", json!("x")),
-            ("stop", json!(["x"])),
-            ("logprobs", json!(true)),
+            ("stop", json!(1)),
+            ("stop", json!(["x", 1])),
+            ("logprobs", json!(3)),
+            ("top_logprobs", json!(3)),
+            ("top_logprobs", json!(-1)),
             ("response_format", json!({"type": "json_object"})),
-            ("presence_penalty", json!(0.5)),
-            ("logit_bias", json!({"1": 5})),
+            ("presence_penalty", json!("much")),
+            ("frequency_penalty", json!([])),
+            ("repetition_penalty", json!({})),
+            ("logit_bias", json!([1, 5])),
+            ("logit_bias", json!({"the": 5})),
+            ("logit_bias", json!({"1": "much"})),
             ("parallel_tool_calls", json!(false)),
             ("tool_choice", json!("required")),
             ("tool_choice", json!({"type": "function", "function": {"name": "f"}})),
@@ -353,7 +389,12 @@ mod tests {
         for (name, value) in [
             ("n", json!(1)),
             ("stop", json!([])),
+            ("stop", json!(null)),
             ("presence_penalty", json!(0.0)),
+            ("repetition_penalty", json!(null)),
+            ("logprobs", json!(false)),
+            ("logprobs", json!(null)),
+            ("top_logprobs", json!(0)),
             ("response_format", json!({"type": "text"})),
             ("logit_bias", json!({})),
             ("user", json!("me")),
@@ -364,6 +405,26 @@ mod tests {
         ] {
             assert!(parse(&with(name, value)).is_ok(), "{name}");
         }
+    }
+
+    #[test]
+    fn stop_is_a_string_or_several_and_bias_an_object() {
+        let sampling = |name, value| parse(&with(name, value)).unwrap().sampling;
+        assert_eq!(sampling("stop", json!("a")).stop, ["a"]);
+        assert_eq!(sampling("stop", json!(["a", "b"])).stop, ["a", "b"]);
+        assert_eq!(sampling("logit_bias", json!({"5": -100, "7": 0.5})).logit_bias, [(5, -100.0), (7, 0.5)]);
+        let penalized = sampling("repetition_penalty", json!(1.1));
+        assert_eq!((penalized.repetition_penalty, penalized.presence_penalty), (Some(1.1), None));
+    }
+
+    #[test]
+    fn top_logprobs_need_logprobs() {
+        let mut body = with("logprobs", true.into());
+        assert_eq!(parse(&body).unwrap().logprobs, Some(0));
+        body["top_logprobs"] = 5.into();
+        assert_eq!(parse(&body).unwrap().logprobs, Some(5));
+        body["logprobs"] = false.into();
+        assert_eq!(parse(&body).unwrap_err().param.as_deref(), Some("top_logprobs"));
     }
 
     #[test]

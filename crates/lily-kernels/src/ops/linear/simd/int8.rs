@@ -263,6 +263,9 @@ fn load_affine_body<V: Int8>(tile: &mut Tile, w: &MatrixBytes, rows: Range<usize
     let repeat = tile.scales.len() / groups;
     let elements = rows.start * groups * scale.bytes()..rows.end * groups * scale.bytes();
     for (bytes, all) in [(w.scales, &mut *tile.scales), (w.biases, &mut *tile.biases)] {
+        for line in (elements.end..elements.end + elements.len()).step_by(CACHE_LINE) {
+            V::prefetch(bytes.get(line..).unwrap_or_default());
+        }
         let (bytes, out) = (&bytes[elements.clone()], &mut all[..groups]);
         let done = if scale == DType::Bf16 && rows.len() == LANES { V::transpose_bf16(bytes, out) } else { 0 };
         for (g, out) in out.iter_mut().enumerate().skip(done) {

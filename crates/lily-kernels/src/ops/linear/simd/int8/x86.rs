@@ -163,6 +163,8 @@ mod avx2 {
         }
     }
 
+    /// Row by row: a byte's low nibble is an even code, its high one the next odd one, so the activations are split so too.
+    ///
     /// # Safety
     /// AVX2.
     #[inline(always)]
@@ -171,29 +173,60 @@ mod avx2 {
         // SAFETY: inside the 16 rows, as checked.
         unsafe {
             let at = rows.as_ptr().add(g * PACKED);
-            let [a, b] = packed_half_sums(at, stride, x);
-            let [c, d] = packed_half_sums(at.add(8 * stride), stride, x);
-            to_f32(totals([a, b, c, d]))
+            let (even, odd) = even_odd(x);
+            let nibble = _mm256_set1_epi8(15);
+            let mut dots = [_mm256_setzero_si256(); 2];
+            for (half, dots) in dots.iter_mut().enumerate() {
+                let mut sums = [_mm256_setzero_si256(); 8];
+                for (row, sum) in sums.iter_mut().enumerate() {
+                    let codes = _mm256_loadu_si256(at.add((half * 8 + row) * stride).cast());
+                    let low = _mm256_maddubs_epi16(_mm256_and_si256(codes, nibble), even);
+                    let codes = _mm256_and_si256(_mm256_srli_epi16::<4>(codes), nibble);
+                    *sum = add_products(low, codes, odd);
+                }
+                *dots = eight_rows(sums);
+            }
+            to_f32(dots)
         }
     }
 
-    /// Int16 sums of 8 rows of 4-bit codes.
+    /// Codes at even and at odd places of a group.
     ///
     /// # Safety
-    /// AVX2; `at` + 32 bytes of each of the 8 rows, `stride` apart, can be read.
+    /// AVX2.
     #[inline(always)]
-    unsafe fn packed_half_sums(at: *const u8, stride: usize, x: &[i8; GROUP]) -> [__m256i; 2] {
+    pub unsafe fn even_odd(x: &[i8; GROUP]) -> (__m256i, __m256i) {
+        // SAFETY: the caller's; the loads take the group's 64 bytes.
+        unsafe {
+            let half = |half: usize| _mm256_loadu_si256(x.as_ptr().add(half * 32).cast());
+            let (first, second) = (half(0), half(1));
+            let byte = _mm256_set1_epi16(255);
+            let even = _mm256_packus_epi16(_mm256_and_si256(first, byte), _mm256_and_si256(second, byte));
+            let odd = _mm256_packus_epi16(_mm256_srli_epi16::<8>(first), _mm256_srli_epi16::<8>(second));
+            (_mm256_permute4x64_epi64::<0b11_01_10_00>(even), _mm256_permute4x64_epi64::<0b11_01_10_00>(odd))
+        }
+    }
+
+    /// Sixteen int16 sums a row, of four products each, to one int32 a row. Sixteen products of at most 15·128 fit int16.
+    ///
+    /// # Safety
+    /// AVX2.
+    #[inline(always)]
+    unsafe fn eight_rows(sums: [__m256i; 8]) -> __m256i {
         // SAFETY: the caller's.
         unsafe {
-            let mut sums = [_mm256_setzero_si256(); 2];
-            for piece in 0..2 {
-                for (q, dwords) in dwords(at.add(piece * 16), stride).iter().enumerate() {
-                    let x = _mm256_set1_epi64x(run_of(x, piece * 4 + q));
-                    let [low, high] = split(*dwords);
-                    sums = [add_products(sums[0], low, x), add_products(sums[1], high, x)];
-                }
-            }
-            sums
+            let two = |a, b| _mm256_add_epi16(_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
+            let four = |[a, b, c, d]: Run| {
+                let (ab, cd) = (two(a, b), two(c, d));
+                let sums = _mm256_add_epi16(_mm256_unpacklo_epi64(ab, cd), _mm256_unpackhi_epi64(ab, cd));
+                _mm256_madd_epi16(sums, _mm256_set1_epi16(1))
+            };
+            let [a, b, c, d, e, f, g, h] = sums;
+            let (low, high) = (four([a, b, c, d]), four([e, f, g, h]));
+            _mm256_add_epi32(
+                _mm256_permute2x128_si256::<0x20>(low, high),
+                _mm256_permute2x128_si256::<0x31>(low, high),
+            )
         }
     }
 
@@ -405,24 +438,37 @@ mod avx512 {
         }
     }
 
+    /// As in `avx2`, rows r and r + 8 in the halves of a register.
+    ///
     /// # Safety
     /// AVX-512 F, BW and VNNI.
     #[inline(always)]
     pub unsafe fn packed_dots4(rows: &[u8], stride: usize, g: usize, x: &[i8; GROUP]) -> Avx512 {
         check_packed(rows, stride, g);
-        // SAFETY: inside the 16 rows, as checked.
+        // SAFETY: inside the 16 rows, as checked; AVX-512 includes AVX2.
         unsafe {
-            let mut sums = [_mm512_setzero_si512(); 2];
-            for piece in 0..2 {
-                let at = rows.as_ptr().add(g * PACKED + piece * 16);
-                for (q, dwords) in dwords(at, stride).iter().enumerate() {
-                    let x = _mm512_set1_epi64(run_of(x, piece * 4 + q));
-                    let [low, high] = split(*dwords);
-                    sums[0] = _mm512_dpbusd_epi32(sums[0], low, x);
-                    sums[1] = _mm512_dpbusd_epi32(sums[1], high, x);
-                }
-            }
-            totals(sums)
+            let at = rows.as_ptr().add(g * PACKED);
+            let (even, odd) = avx2::even_odd(x);
+            let (even, odd) = (_mm512_broadcast_i64x4(even), _mm512_broadcast_i64x4(odd));
+            let nibble = _mm512_set1_epi8(15);
+            let row = |row: usize| _mm256_loadu_si256(at.add(row * stride).cast());
+            let pair = |r: usize| {
+                let codes = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(row(r)), row(r + 8));
+                let low = _mm512_dpbusd_epi32(_mm512_setzero_si512(), _mm512_and_si512(codes, nibble), even);
+                _mm512_dpbusd_epi32(low, _mm512_and_si512(_mm512_srli_epi16::<4>(codes), nibble), odd)
+            };
+            let two = |a, b| _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
+            let four = |r: usize| {
+                let (ab, cd) = (two(pair(r), pair(r + 1)), two(pair(r + 2), pair(r + 3)));
+                _mm512_add_epi32(_mm512_unpacklo_epi64(ab, cd), _mm512_unpackhi_epi64(ab, cd))
+            };
+            // 128-bit lanes hold rows 0–3 twice and 8–11 twice; 4–7 twice and 12–15 twice.
+            let (a, b) = (four(0), four(4));
+            let sums = _mm512_add_epi32(
+                _mm512_shuffle_i32x4::<0b10_00_10_00>(a, b),
+                _mm512_shuffle_i32x4::<0b11_01_11_01>(a, b),
+            );
+            Avx512([_mm512_cvtepi32_ps(_mm512_shuffle_i32x4::<0b11_01_10_00>(sums, sums))])
         }
     }
 
