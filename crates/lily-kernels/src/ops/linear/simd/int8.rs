@@ -13,6 +13,8 @@ use crate::ops::linear::simd::{MatrixBytes, RowMap, float_at};
 use crate::ops::quantize_rows::GROUP;
 use crate::tensor::{DType, Format};
 
+#[cfg(target_arch = "aarch64")]
+mod neon;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
@@ -134,8 +136,6 @@ pub(super) trait Int8: Lanes {
 }
 
 impl Int8 for lanes::Scalar {}
-#[cfg(target_arch = "aarch64")]
-impl Int8 for lanes::Neon {}
 
 /// Bytes of scratch for K inputs: a tile's codes, scales and biases, and sums.
 pub(super) const fn scratch_bytes(cols: usize) -> usize {
