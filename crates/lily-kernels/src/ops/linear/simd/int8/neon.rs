@@ -39,7 +39,7 @@ impl Int8 for Neon {
     fn prefetch(bytes: &[u8]) {
         // SAFETY: a hint: a prefetch of any address changes nothing.
         unsafe {
-            asm!("prfm pldl1keep, [{at}]", at = in(reg) bytes.as_ptr(), options(nomem, nostack, preserves_flags));
+            asm!("prfm pldl1keep, [{at}]", at = in(reg) bytes.as_ptr().addr(), options(nomem, nostack, preserves_flags));
         }
     }
 
@@ -147,19 +147,19 @@ unsafe fn add_run<const R: usize, const A: usize, const B: usize, const WIDE: bo
     run: &[u8; LANES * RUN],
     x: [int8x16_t; R],
 ) {
-    for rows in 0..4 {
-        // SAFETY: the caller's; the loads take a quarter of the run's 128 bytes, and they need no alignment.
+    for (i, four) in run.as_chunks::<{ 4 * RUN }>().0.iter().enumerate() {
+        // SAFETY: the caller's; the load takes the four rows' bytes and needs no alignment.
         unsafe {
             // The first dwords of four rows, and the second.
-            let int32x4x2_t(first, second) = vld2q_s32(run.as_ptr().add(rows * 4 * RUN).cast());
+            let int32x4x2_t(first, second) = vld2q_s32(four.as_ptr().cast());
             let (mut first, mut second) = (vreinterpretq_s8_s32(first), vreinterpretq_s8_s32(second));
             if WIDE {
                 let top = vdupq_n_s8(i8::MIN);
                 (first, second) = (veorq_s8(first, top), veorq_s8(second, top));
             }
             for r in 0..R {
-                sums[r][rows] = dot_dword::<A>(sums[r][rows], first, x[r]);
-                sums[r][rows] = dot_dword::<B>(sums[r][rows], second, x[r]);
+                sums[r][i] = dot_dword::<A>(sums[r][i], first, x[r]);
+                sums[r][i] = dot_dword::<B>(sums[r][i], second, x[r]);
             }
         }
     }
@@ -308,21 +308,36 @@ unsafe fn transpose_bf16(bytes: &[u8], out: &mut [[f32; LANES]]) -> usize {
 unsafe fn transpose8(at: *const u8, stride: usize) -> [uint16x8_t; 8] {
     // SAFETY: the caller's.
     unsafe {
-        let row = |row: usize| vreinterpretq_u16_u8(vld1q_u8(at.add(row * stride)));
-        // Columns 2i and 2i + 1 of four rows in register i.
-        let quads = |r: usize| {
-            let (a, b, c, d) = (row(r), row(r + 1), row(r + 2), row(r + 3));
-            let dwords = |a, b| [vreinterpretq_u32_u16(vzip1q_u16(a, b)), vreinterpretq_u32_u16(vzip2q_u16(a, b))];
-            let ([ab, ab_high], [cd, cd_high]) = (dwords(a, b), dwords(c, d));
-            [vzip1q_u32(ab, cd), vzip2q_u32(ab, cd), vzip1q_u32(ab_high, cd_high), vzip2q_u32(ab_high, cd_high)]
-                .map(|dwords| vreinterpretq_u64_u32(dwords))
-        };
-        let (low, high) = (quads(0), quads(4));
+        let (low, high) = (transpose4(at, stride), transpose4(at.add(4 * stride), stride));
         let mut out = [vdupq_n_u16(0); 8];
         for i in 0..4 {
             out[2 * i] = vreinterpretq_u16_u64(vzip1q_u64(low[i], high[i]));
             out[2 * i + 1] = vreinterpretq_u16_u64(vzip2q_u64(low[i], high[i]));
         }
         out
+    }
+}
+
+/// Columns 2i and 2i + 1 of four rows of 8 words, in register i.
+///
+/// # Safety
+/// NEON; 16 bytes of each row can be read.
+#[inline(always)]
+unsafe fn transpose4(at: *const u8, stride: usize) -> [uint64x2_t; 4] {
+    // SAFETY: the caller's.
+    unsafe {
+        let mut rows = [vdupq_n_u16(0); 4];
+        for (r, row) in rows.iter_mut().enumerate() {
+            *row = vreinterpretq_u16_u8(vld1q_u8(at.add(r * stride)));
+        }
+        let [a, b, c, d] = rows;
+        let (ab, cd) = (vreinterpretq_u32_u16(vzip1q_u16(a, b)), vreinterpretq_u32_u16(vzip1q_u16(c, d)));
+        let (ab_high, cd_high) = (vreinterpretq_u32_u16(vzip2q_u16(a, b)), vreinterpretq_u32_u16(vzip2q_u16(c, d)));
+        [
+            vreinterpretq_u64_u32(vzip1q_u32(ab, cd)),
+            vreinterpretq_u64_u32(vzip2q_u32(ab, cd)),
+            vreinterpretq_u64_u32(vzip1q_u32(ab_high, cd_high)),
+            vreinterpretq_u64_u32(vzip2q_u32(ab_high, cd_high)),
+        ]
     }
 }
