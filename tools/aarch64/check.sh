@@ -2,6 +2,7 @@
 # The CPU engine on aarch64 without such a processor: builds tests and binary for aarch64 Linux, runs them under
 # qemu-user with and without the dot products that the NEON kernels need, and type-checks the crates for macOS.
 # Says nothing about speed. Installs nothing; what is missing is named. The last line is `N passed, N failed, N skipped`.
+# With --long also the byte comparisons of whole models between instruction sets, which take half an hour more.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 exec </dev/null
@@ -10,6 +11,16 @@ target=aarch64-unknown-linux-gnu
 apple=aarch64-apple-darwin
 libc=/usr/aarch64-linux-gnu
 out=$PWD/target/aarch64
+# Seed, offset: what of the engine's byte comparisons is cheap. The kernels' own tests compare the sets.
+bytes=(bytes::seeded_sampling bytes::weights_at_any_byte)
+case ${1:-} in
+    "") ;;
+    --long) bytes+=(bytes::every_architecture bytes::any_thread_count) ;;
+    *)
+        echo "tools/aarch64/check.sh [--long]" >&2
+        exit 2
+        ;;
+esac
 with_dots=max
 without_dots=cortex-a57
 
@@ -104,7 +115,7 @@ answer() {
     [[ $said == *Paris* ]] && grep -q "\"device\":\"cpu ($2," "$logs/device.json"
 }
 
-# Clippy of the kernels only: of the rest no line is there for aarch64 alone.
+# Of the kernels only: no other crate has code for aarch64 alone.
 step "clippy of the kernels" cargo clippy --quiet --locked --target "$target" "${std[@]}" -p lily-kernels --all-targets \
     -- -D warnings
 if [ -d "$rustlib/$apple/lib" ]; then
@@ -116,8 +127,7 @@ else
 fi
 tests "kernels" "$with_dots" lily-kernels --lib --test cases_on_cpu --test plans --test intrinsics --
 tests "kernels" "$without_dots" lily-kernels --lib --test cases_on_cpu --test plans --test intrinsics --
-tests "goldens and bytes" "$with_dots" lily-engine --test engine -- golden::every_architecture golden::tiny \
-    golden::greedy bytes::weights_at_any_byte bytes::seeded_sampling
+tests "goldens and bytes" "$with_dots" lily-engine --test engine -- golden:: "${bytes[@]}"
 tests "checkpoints" "$with_dots" lily-engine --test checkpoint --
 step "the binary builds" cargo build --quiet --locked --release --target "$target" "${std[@]}" -p lily
 step "the binary answers, $with_dots" answer "$with_dots" neon
