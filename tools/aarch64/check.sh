@@ -125,7 +125,7 @@ else
     skipped=$((skipped + 1))
     row skipped 0 "types for $apple" "its std is not installed (rustup target add $apple)"
 fi
-tests "kernels" "$with_dots" lily-kernels --lib --test cases_on_cpu --test plans --test intrinsics --test intrinsics --
+tests "kernels" "$with_dots" lily-kernels --lib --test cases_on_cpu --test plans --test intrinsics --
 tests "kernels" "$without_dots" lily-kernels --lib --test cases_on_cpu --test plans --test intrinsics --
 tests "goldens and bytes" "$with_dots" lily-engine --test engine -- golden:: "${bytes[@]}"
 tests "checkpoints" "$with_dots" lily-engine --test checkpoint --

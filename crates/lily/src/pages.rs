@@ -28,6 +28,7 @@ pub fn man(flags: &ManFlags) -> anyhow::Result<ExitCode> {
     let mut program = Cli::command();
     program.build(); // gives each command its full name and the flags it inherits
     if let Some(folder) = &flags.dir {
+        std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
         clap_mangen::generate_to(program, folder).with_context(|| folder.display().to_string())?;
         note(format_args!("wrote the manual pages to {}", folder.display()));
         return Ok(ExitCode::SUCCESS);

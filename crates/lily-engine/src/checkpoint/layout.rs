@@ -46,7 +46,11 @@ impl Layout {
         // MLX moves the taps to the middle when it shifts the norms, so one tells of the other. The first decides; another
         // that differs has a wrong shape.
         let conv = tensors.values().find(|entry| is_conv(&entry.name));
-        let raw = conv.is_some_and(|entry| entry.shape.len() == 3 && entry.shape[2] != 1);
+        let raw = match conv {
+            Some(entry) => entry.shape.len() == 3 && entry.shape[2] != 1,
+            // A model of attention alone has none: then only MLX uses its own root, scales and stacks.
+            None => root != ROOTS[0].0 && !tensors.keys().any(|name| is_of_mlx(name)),
+        };
         Self { root, head, tied: config.tie_word_embeddings, raw }
     }
 
@@ -115,6 +119,45 @@ impl Layout {
     }
 }
 
+fn is_of_mlx(name: &str) -> bool {
+    name.ends_with(".scales") || name.contains(".switch_mlp.")
+}
+
 fn is_conv(name: &str) -> bool {
     name.ends_with("linear_attn.conv1d.weight")
+}
+
+#[cfg(test)]
+mod tests {
+    use lily_kernels::tensor::FileSlice;
+
+    use super::*;
+
+    /// Whether files with these tensors are Hugging Face's own.
+    fn is_raw(tensors: &[(&str, &[usize])]) -> bool {
+        let json = include_str!("../../../../golden/tiny/config.json");
+        let slice = FileSlice { file: 0, offset: 0, bytes: 0 };
+        let entry = |(name, shape): &(&str, &[usize])| {
+            let (name, shape) = ((*name).to_owned(), shape.to_vec());
+            (name.clone(), Entry { name, dtype: safetensors::Dtype::BF16, shape, slice })
+        };
+        let config = Config::parse(json).expect("a golden");
+        Layout::of(&tensors.iter().map(entry).collect(), &config).raw
+    }
+
+    #[test]
+    fn the_convolution_tells_and_without_one_the_names_do() {
+        const CONV: &str = "layers.0.linear_attn.conv1d.weight";
+        let embed = |root: &str| format!("{root}embed_tokens.weight");
+        for (root, _) in ROOTS {
+            let (embed, conv) = (embed(root), format!("{root}{CONV}"));
+            assert!(is_raw(&[(&embed, &[8, 4]), (&conv, &[8, 1, 4])]), "{root}");
+            assert!(!is_raw(&[(&embed, &[8, 4]), (&conv, &[8, 4, 1])]), "{root}");
+            // Attention alone.
+            assert_eq!(is_raw(&[(&embed, &[8, 4])]), root != "language_model.model.", "{root}");
+            let stack = format!("{root}layers.0.mlp.switch_mlp.up_proj.weight");
+            assert!(!is_raw(&[(&embed, &[8, 4]), (&stack, &[2, 8, 4])]), "{root}");
+            assert!(!is_raw(&[(&embed, &[8, 4]), (&format!("{root}embed_tokens.scales"), &[8, 1])]), "{root}");
+        }
+    }
 }

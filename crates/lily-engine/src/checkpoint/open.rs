@@ -185,7 +185,8 @@ impl Checkpoint {
         if unknown.is_empty() {
             return Vec::new();
         }
-        let shown = unknown.iter().take(5).copied().collect::<Vec<_>>().join(", ");
+        // A name in a file may hold anything, and this goes to a terminal.
+        let shown = unknown.iter().take(5).map(|name| name.escape_debug().to_string()).collect::<Vec<_>>().join(", ");
         let more = if unknown.len() > 5 { ", …" } else { "" };
         vec![format!("{} tensors are not part of this model and were ignored: {shown}{more}", unknown.len())]
     }

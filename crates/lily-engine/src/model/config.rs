@@ -197,6 +197,7 @@ impl Config {
         };
         config.check_relations(text)?;
         config.check_supported(text)?;
+        top.check_rope_type()?;
         Ok(config)
     }
 
@@ -486,7 +487,11 @@ impl<'a> Fields<'a> {
     /// `num_experts` absent or 0 means a dense model.
     fn mlp_types(&self) -> Result<Vec<MlpType>, ConfigError> {
         let layers = self.size("num_hidden_layers", MAX_LAYERS)?;
-        if self.get("num_experts").is_none_or(|experts| experts.as_u64() == Some(0)) {
+        let experts = self.get("num_experts");
+        if experts.is_none() && self.string("model_type")?.is_some_and(|name| name.contains("_moe")) {
+            return Err(self.missing("num_experts"));
+        }
+        if experts.is_none_or(|experts| experts.as_u64() == Some(0)) {
             return Ok(vec![MlpType::Dense; layers]);
         }
         let step = match self.get("decoder_sparse_step") {
@@ -525,19 +530,24 @@ impl<'a> Fields<'a> {
         self.number(name)
     }
 
+    /// Every place that may hold a rope scaling is looked at: libraries differ in which of them wins.
     fn check_rope_type(&self) -> Result<(), ConfigError> {
-        let Some(rope) = self.rope()? else {
-            return Ok(());
-        };
-        let kind = match rope.string("rope_type")? {
-            Some(kind) => Some(kind),
-            None => rope.string("type")?,
-        };
-        match kind {
-            // For text the three position streams of mRoPE are one.
-            None | Some("default" | "mrope") => Ok(()),
-            Some(other) => Err(rope.unsupported("rope_type", other, "`default` only")),
+        for section in ["rope_parameters", "rope_scaling"] {
+            let Some(rope) = self.object(section)? else { continue };
+            for name in ["rope_type", "type"] {
+                match rope.string(name)? {
+                    // For text the three position streams of mRoPE are one.
+                    None | Some("default" | "mrope") => {}
+                    Some(other) => return Err(rope.unsupported(name, other, "`default` only")),
+                }
+            }
+            if let Some(factor) = rope.number("factor")?
+                && factor != 1.0
+            {
+                return Err(rope.unsupported("factor", factor, "positions as they are"));
+            }
         }
+        Ok(())
     }
 
     fn full_name(&self, name: &str) -> String {

@@ -170,7 +170,23 @@ fn refused_variants() {
         ("rope_parameters", json!(3), "`text_config.rope_parameters` = 3; it must be an object"),
         ("rms_norm_eps", json!(0.0), "`text_config.rms_norm_eps` = 0.0; it must be a number above 0"),
         ("tie_word_embeddings", json!("no"), "`text_config.tie_word_embeddings` = \"no\"; it must be true or false"),
-        ("num_experts", Value::Null, "no `text_config.intermediate_size`"),
+        ("num_experts", Value::Null, "no `text_config.num_experts`"),
+        ("num_experts", json!(0), "no `text_config.intermediate_size`"),
+        (
+            "rope_scaling",
+            json!({"type": "yarn", "factor": 4.0}),
+            "`rope_scaling.type` = yarn, which is not supported; Lily runs `default` only",
+        ),
+        (
+            "rope_parameters",
+            json!({"rope_theta": 1e7, "rope_type": "default", "type": "yarn"}),
+            "`rope_parameters.type` = yarn, which is not supported; Lily runs `default` only",
+        ),
+        (
+            "rope_parameters",
+            json!({"rope_theta": 1e7, "factor": 4.0}),
+            "`rope_parameters.factor` = 4, which is not supported; Lily runs positions as they are",
+        ),
         (
             "num_experts",
             json!("many"),
