@@ -76,7 +76,7 @@ struct Part<'a> {
     file: File,
     hash: digest::Context,
     len: u64,
-    /// Some of the bytes came in an earlier run; nobody knows what happened to them since.
+    /// Some of the bytes came with an earlier request: if they are wrong, a whole file may still be right.
     inherited: bool,
 }
 
@@ -103,8 +103,11 @@ impl<'a> Part<'a> {
         patience: &mut Patience,
     ) -> Result<(), Failure> {
         if self.len < self.remote.size {
-            match hub.open(commit, &self.remote.name, self.len)? {
-                Bytes::Rest(reader) => self.receive(reader, report, patience)?,
+            match hub.open(commit, &self.remote.name, (self.len, self.remote.size))? {
+                Bytes::Rest(reader) => {
+                    self.inherited |= self.len > 0;
+                    self.receive(reader, report, patience)?;
+                }
                 Bytes::Whole(reader) => {
                     // The server does not continue files.
                     self.restart(report)?;
@@ -122,7 +125,7 @@ impl<'a> Part<'a> {
         let inherited = self.inherited;
         self.restart(report)?;
         if inherited {
-            return Err(Failure::passing("the bytes from an earlier run were damaged; starting the file anew"));
+            return Err(Failure::passing("the bytes of an earlier request were damaged; starting the file anew"));
         }
         let name = &self.remote.name;
         let error =

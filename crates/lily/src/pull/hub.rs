@@ -143,13 +143,19 @@ impl<'a> Hub<'a> {
         parse_listing(&text).with_context(|| format!("{endpoint} did not answer with the files of a model"))
     }
 
-    /// A file's bytes from `offset` on.
+    /// A file's bytes from `offset` on; of the whole file there are `size`.
     ///
     /// # Errors
-    /// No bytes came.
-    pub fn open(&self, commit: &str, name: &str, offset: u64) -> Result<Bytes, Failure> {
+    /// No bytes came, or the server announces another number of them: a page of a login or an error, most likely.
+    pub fn open(&self, commit: &str, name: &str, (offset, size): (u64, u64)) -> Result<Bytes, Failure> {
         let url = format!("{}/{}/resolve/{commit}/{}", self.settings.endpoint, self.repo, percent_encoded(name));
         let response = self.get(&url, offset)?;
+        let listed = if response.status() == StatusCode::PARTIAL_CONTENT { size - offset } else { size };
+        let length = response.headers().get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
+        if response.status().is_success() && length.is_some_and(|length: u64| length != listed) {
+            let sent = length.unwrap_or_default();
+            return Err(Failure::passing(format!("the server sent {sent} bytes where {listed} are listed")));
+        }
         Ok(match response.status() {
             StatusCode::RANGE_NOT_SATISFIABLE => Bytes::OutOfRange,
             StatusCode::PARTIAL_CONTENT if starts_at(response.headers(), offset) => {

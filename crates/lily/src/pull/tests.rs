@@ -210,7 +210,7 @@ fn a_damaged_or_foreign_part_is_thrown_away() {
         setting.leave_part(&part);
         setting.assert_complete(&setting.pull().unwrap());
         assert_eq!(ranges(&hub).last(), Some(&None), "at last the whole file");
-        assert_eq!(setting.heard("from an earlier run were damaged"), part.len() <= 1_000_000);
+        assert_eq!(setting.heard("of an earlier request were damaged"), part.len() <= 1_000_000);
     }
 }
 
@@ -223,6 +223,15 @@ fn wrong_bytes_get_no_name() {
     assert!(!setting.blob(&weights()).exists() && !setting.repository().join("refs").exists());
     assert_eq!(fs::metadata(setting.part(&weights())).unwrap().len(), 0);
     assert_eq!(ranges(&hub).len(), 1);
+}
+
+#[test]
+fn a_page_in_place_of_a_file_is_told_before_a_byte_of_it_is_written() {
+    let page = || Answer::Text("<html>login</html>".to_owned());
+    let hub = hub(move |asked| if asked.nth == 0 { page() } else { Answer::Proper });
+    let setting = Setting::new(&hub);
+    setting.assert_complete(&setting.pull().unwrap());
+    assert!(setting.heard("the server sent 18 bytes where "));
 }
 
 #[test]
