@@ -172,6 +172,22 @@ fn refused_variants() {
         ("tie_word_embeddings", json!("no"), "`text_config.tie_word_embeddings` = \"no\"; it must be true or false"),
         ("num_experts", Value::Null, "no `text_config.num_experts`"),
         ("num_experts", json!(0), "no `text_config.intermediate_size`"),
+        ("mlp_only_layers", json!([0]), "no `text_config.intermediate_size`"),
+        ("decoder_sparse_step", json!(2), "no `text_config.intermediate_size`"),
+        ("mlp_only_layers", json!([2]), "`text_config.mlp_only_layers` = [2]; it must be a list of layer numbers"),
+        ("mlp_only_layers", json!(1), "`text_config.mlp_only_layers` = 1; it must be a list of layer numbers"),
+        (
+            "model_type",
+            json!("qwen3"),
+            "`text_config.model_type` = qwen3, which is not supported; Lily runs qwen3_5_moe, qwen3_5_moe_text, qwen3_5, \
+             qwen3_5_text, qwen3_next",
+        ),
+    ]);
+}
+
+#[test]
+fn rope_scalings_are_refused_wherever_they_stand() {
+    check(&[
         (
             "rope_scaling",
             json!({"type": "yarn", "factor": 4.0}),
@@ -208,17 +224,11 @@ fn refused_variants() {
             json!(false),
             "`text_config.norm_topk_prob` = false, which is not supported; Lily runs renormalised router weights only",
         ),
-        ("mlp_only_layers", json!([0]), "no `text_config.intermediate_size`"),
-        ("decoder_sparse_step", json!(2), "no `text_config.intermediate_size`"),
-        ("mlp_only_layers", json!([2]), "`text_config.mlp_only_layers` = [2]; it must be a list of layer numbers"),
-        ("mlp_only_layers", json!(1), "`text_config.mlp_only_layers` = 1; it must be a list of layer numbers"),
-        (
-            "model_type",
-            json!("qwen3"),
-            "`text_config.model_type` = qwen3, which is not supported; Lily runs qwen3_5_moe, qwen3_5_moe_text, qwen3_5, \
-             qwen3_5_text, qwen3_next",
-        ),
     ]);
+    let mut model = Small::new();
+    model.config["rope_scaling"] = json!({"rope_type": "yarn"});
+    let refused = parse(&model).unwrap_err();
+    assert!(refused.starts_with("config.json has `rope_scaling.rope_type` = yarn"), "{refused}");
 }
 
 #[test]
