@@ -74,5 +74,11 @@ fn manual_pages_know_every_command() {
         (unknown.status.code(), stderr(&unknown)),
         (Some(1), "lily: there is no command nope (see `lily help`)\n")
     );
-    assert_eq!(run(&["man", "--dir", "/no/such"]).status.code(), Some(1));
+    // A folder is made; below a file there can be none.
+    let folder = tempfile::tempdir().unwrap();
+    let (new, file) = (folder.path().join("new/man1"), folder.path().join("file"));
+    assert_eq!(run(&["man", "--dir", new.to_str().unwrap()]).status.code(), Some(0));
+    assert!(new.join("lily.1").exists());
+    std::fs::write(&file, "").unwrap();
+    assert_eq!(run(&["man", "--dir", file.join("man1").to_str().unwrap()]).status.code(), Some(1));
 }
