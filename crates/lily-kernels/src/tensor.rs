@@ -179,11 +179,6 @@ impl Stored {
 }
 
 impl Matrix {
-    /// An ordinary matrix.
-    pub fn one(rows: usize, cols: usize, format: Format, stored: Stored) -> Self {
-        Self { rows, cols, format, stack: Arc::new([stored]) }
-    }
-
     /// A stack of `experts` that `stored` holds one after the other.
     pub fn stacked(experts: usize, rows: usize, cols: usize, format: Format, stored: Stored) -> Self {
         Self { rows, cols, format, stack: (0..experts).map(|expert| stored.part(expert, experts)).collect() }
