@@ -11,7 +11,7 @@ pub struct Isa(Level);
 pub(crate) enum Level {
     /// The target's baseline.
     Scalar,
-    /// 256-bit vectors.
+    /// 256-bit vectors with fused multiply-add.
     #[cfg(target_arch = "x86_64")]
     Avx2,
     /// 512-bit vectors with VNNI.
@@ -62,7 +62,7 @@ impl Isa {
     /// Private: an `Isa` from here may be one that the processor lacks.
     #[cfg(target_arch = "x86_64")]
     fn known() -> impl Iterator<Item = (Self, bool)> {
-        let avx2 = is_x86_feature_detected!("avx2");
+        let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
         let avx512 = is_x86_feature_detected!("avx512f")
             && is_x86_feature_detected!("avx512bw")
             && is_x86_feature_detected!("avx512vl")
@@ -95,13 +95,13 @@ macro_rules! multiversion {
             use $crate::cpu::{isa::Level, lanes};
 
             #[cfg(target_arch = "x86_64")]
-            #[target_feature(enable = "avx2")]
+            #[target_feature(enable = "avx2,fma")]
             fn avx2($($arg: $ty),*) $(-> $ret)? {
                 $body::<lanes::Avx2 $($(, $generic)+)?>($($arg),*)
             }
 
             #[cfg(target_arch = "x86_64")]
-            #[target_feature(enable = "avx2,avx512f,avx512bw,avx512vl,avx512vnni")]
+            #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512vl,avx512vnni")]
             fn avx512($($arg: $ty),*) $(-> $ret)? {
                 $body::<lanes::Avx512 $($(, $generic)+)?>($($arg),*)
             }

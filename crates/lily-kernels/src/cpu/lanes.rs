@@ -1,5 +1,6 @@
 //! Sixteen f32 lanes, the unit in which every CPU kernel adds: a kernel body is written once over `Lanes` and gives the
-//! same bytes on every instruction set. Multiply and add are rounded apart (no FMA); lanes are summed as a tree.
+//! same bytes on every instruction set. Multiply and add are rounded apart unless `fused` is asked for; lanes are summed as
+//! a tree.
 //! Also here: the exponential and its kin, bf16 rows, and per-thread scratch.
 
 use crate::cpu::isa::multiversion;
@@ -47,6 +48,8 @@ pub trait Lanes: Copy {
     fn div(self, other: Self) -> Self;
     /// `self > other ? self : other`, so `other` where either is NaN.
     fn max(self, other: Self) -> Self;
+    /// `self + a·b`, rounded once.
+    fn fused(self, a: Self, b: Self) -> Self;
     /// `self < other ? self : other`, so `other` where either is NaN.
     fn min(self, other: Self) -> Self;
     /// Without the sign.

@@ -31,6 +31,14 @@ macro_rules! lanes {
                 }
             }
             #[inline(always)]
+            fn fused(mut self, a: Self, b: Self) -> Self {
+                for i in 0..$n {
+                    // SAFETY: as for `splat`.
+                    self.0[i] = unsafe { $ops::fused(self.0[i], a.0[i], b.0[i]) };
+                }
+                self
+            }
+            #[inline(always)]
             fn sum(self) -> f32 {
                 let mut parts = self.0;
                 let mut width = $n / 2;
@@ -102,6 +110,7 @@ mod scalar {
         div(a: f32, b: f32) -> f32 = a / b;
         max(a: f32, b: f32) -> f32 = if a > b { a } else { b };
         min(a: f32, b: f32) -> f32 = if a < b { a } else { b };
+        fused(sum: f32, a: f32, b: f32) -> f32 = a.mul_add(b, sum);
         abs(a: f32) -> f32 = a.abs();
         pow2(a: f32) -> f32 = f32::from_bits((a.to_bits() << 23).wrapping_add(1f32.to_bits()));
         sum(a: f32) -> f32 = a;
@@ -129,6 +138,11 @@ mod avx2 {
         _mm256_set1_ps as splat, _mm256_sub_ps as sub,
     };
 
+    #[inline]
+    #[target_feature(enable = "avx2,fma")]
+    pub fn fused(sum: __m256, a: __m256, b: __m256) -> __m256 {
+        _mm256_fmadd_ps(a, b, sum)
+    }
     #[inline]
     #[target_feature(enable = "avx2")]
     pub fn abs(a: __m256) -> __m256 {
@@ -203,6 +217,11 @@ mod avx512 {
 
     #[inline]
     #[target_feature(enable = "avx512f")]
+    pub fn fused(sum: __m512, a: __m512, b: __m512) -> __m512 {
+        _mm512_fmadd_ps(a, b, sum)
+    }
+    #[inline]
+    #[target_feature(enable = "avx512f")]
     pub fn pow2(a: __m512) -> __m512 {
         let exponent = _mm512_slli_epi32::<23>(_mm512_castps_si512(a));
         _mm512_castsi512_ps(_mm512_add_epi32(exponent, _mm512_castps_si512(splat(1.0))))
@@ -260,7 +279,8 @@ lanes! {
 mod neon {
     use std::arch::aarch64::*;
     pub use std::arch::aarch64::{
-        vabsq_f32 as abs, vaddq_f32 as add, vdivq_f32 as div, vdupq_n_f32 as splat, vmulq_f32 as mul, vsubq_f32 as sub,
+        vabsq_f32 as abs, vaddq_f32 as add, vdivq_f32 as div, vdupq_n_f32 as splat, vfmaq_f32 as fused,
+        vmulq_f32 as mul, vsubq_f32 as sub,
     };
 
     // Not vmaxq / vminq, which return NaN where either is NaN.

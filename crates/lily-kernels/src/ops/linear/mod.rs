@@ -3,8 +3,8 @@
 //! - f32 activations: weights are decoded to f32 (`scale · code`, then `+ bias`); lane j of 16 sums the products of
 //!   elements j, j+16, … in order, multiply and add apart; the lanes are added as a tree (8, 4, 2, 1).
 //! - int8 activations: per 64 inputs, or per group where that is 32, the exact int32 dot product d; in order
-//!   `acc += (scale · x_scale) · d; acc += bias · x_sum`, each operation rounded once. `x_sum` is that of
-//!   `quantize_rows`; of half a group it is `x_scale · Σ code`.
+//!   `acc += (scale · x_scale) · d; acc += bias · x_sum`, the product in brackets rounded, each sum a fused multiply-add.
+//!   `x_sum` is that of `quantize_rows`; of half a group it is `x_scale · Σ code`.
 
 use crate::op::{Access, Contract, Cost, Counts, Rows, matrix_reads};
 use crate::ops::quantize_rows::Quantized;

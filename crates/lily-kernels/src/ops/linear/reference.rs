@@ -2,7 +2,7 @@
 
 use super::{Activations, Linear};
 use crate::inputs::StepInputs;
-use crate::ops::quantize_rows::{GROUP, Quantized};
+use crate::ops::quantize_rows::{GROUP, Quantized, place};
 use crate::reference::Memory;
 use crate::reference::math::dot;
 use crate::reference::weights::{affine_row, matrix_row};
@@ -62,15 +62,12 @@ fn quantized(mem: &mut Memory, x: &Quantized, weight: (&Matrix, usize), rows: &[
             let run = GROUP.min(w.group);
             let of_run = |first: usize| {
                 let range = first..first + run;
-                let pairs = w.codes[range.clone()].iter().zip(&x.codes[range.clone()]);
-                let dot: i64 = pairs.map(|(w, x)| i64::from(*w) * i64::from(*x)).sum();
+                let code = |k: usize| i64::from(x.codes[k / GROUP * GROUP + place(k % GROUP)]);
+                let dot: i64 = range.clone().map(|k| i64::from(w.codes[k]) * code(k)).sum();
                 let (scale, bias) = (w.scales[first / w.group], w.biases[first / w.group]);
                 let x_scale = x.scales[first / GROUP];
-                let x_sum = if run == GROUP {
-                    x.sums[first / GROUP]
-                } else {
-                    x_scale * x.codes[range].iter().map(|code| i64::from(*code)).sum::<i64>() as f64
-                };
+                let x_sum =
+                    if run == GROUP { x.sums[first / GROUP] } else { x_scale * range.map(code).sum::<i64>() as f64 };
                 scale * x_scale * dot as f64 + bias * x_sum
             };
             product.push((0..matrix.cols).step_by(run).map(of_run).sum());

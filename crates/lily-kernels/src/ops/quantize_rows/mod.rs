@@ -1,7 +1,8 @@
 //! Activations to int8, symmetric, per group of 64: `scale = max|x| / 127`, `code = round(x / scale)` (ties to
 //! even; clamped to ±127, which only a subnormal scale needs; 0 where the scale is 0), `sum = scale · Σ code`. Each
 //! operation in f32, rounded once: a division, not a product with a reciprocal, so that every device gives the same
-//! codes. One quantization serves every matmul that reads the same activations.
+//! codes. Within a group the codes of even inputs come first, then those of odd ones: a byte of 4-bit weights holds one
+//! of each, so the weights meet them without being put in order. One quantization serves every matmul that reads the same activations.
 
 use crate::op::{Access, Contract, Cost, Counts};
 use crate::tensor::{DType, Tensor};
@@ -13,10 +14,15 @@ pub(crate) mod simd;
 /// Activations that share a scale; equals the weights' group, so that a group's product is exact in int32.
 pub const GROUP: usize = 64;
 
+/// Where the code of a group's input `i` stands.
+pub const fn place(i: usize) -> usize {
+    i / 2 + i % 2 * (GROUP / 2)
+}
+
 /// A quantized activation matrix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Quantized {
-    /// `[R, K]` i8.
+    /// `[R, K]` i8, each group in the order of `place`.
     pub codes: Tensor,
     /// `[R, K / 64]` f32.
     pub scales: Tensor,

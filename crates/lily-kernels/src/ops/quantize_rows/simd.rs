@@ -44,8 +44,9 @@ fn group<V: Lanes>(x: &[f32; GROUP], codes: &mut [i8; GROUP]) -> (f32, f32) {
         positive.add(negative).add(V::splat(ROUND)).store(rounded);
     }
     // The nearest integer stands in the low bits.
-    for (code, rounded) in codes.iter_mut().zip(&rounded) {
-        *code = rounded.to_bits() as i8;
+    let (evens, odds) = codes.split_at_mut(GROUP / 2);
+    for ((even, odd), pair) in evens.iter_mut().zip(odds).zip(rounded.as_chunks::<2>().0) {
+        (*even, *odd) = (pair[0].to_bits() as i8, pair[1].to_bits() as i8);
     }
     let total: i32 = codes.iter().map(|&c| i32::from(c)).sum();
     (scale, scale * total as f32)
@@ -56,6 +57,7 @@ mod tests {
     use super::*;
     use crate::cpu::isa::Isa;
     use crate::cpu::lanes::tests::{numbers, same_bits};
+    use crate::ops::quantize_rows::place;
 
     fn quantize(isa: Isa, x: &[f32]) -> (Vec<i8>, Vec<f32>, Vec<f32>) {
         let groups = x.len() / GROUP;
@@ -73,7 +75,8 @@ mod tests {
                 for (g, x) in x.chunks(GROUP).enumerate() {
                     let scale = x.iter().fold(0.0f32, |m, x| m.max(x.abs())) / 127.0;
                     let codes = &codes[g * GROUP..][..GROUP];
-                    for (&x, &code) in x.iter().zip(codes) {
+                    for (i, &x) in x.iter().enumerate() {
+                        let code = codes[place(i)];
                         let want = if scale == 0.0 { 0.0 } else { (x / scale).round_ties_even().clamp(-127.0, 127.0) };
                         assert_eq!(f32::from(code), want, "{} {x} / {scale}", isa.name());
                     }
@@ -88,7 +91,8 @@ mod tests {
     fn ties_go_to_even() {
         let mut x = [0.0; GROUP];
         x[..6].copy_from_slice(&[127.0, 0.5, 1.5, 2.5, -0.5, -1.5]);
-        assert_eq!(quantize(Isa::detect(), &x).0[..6], [127, 0, 2, 2, 0, -2]);
+        let codes = quantize(Isa::detect(), &x).0;
+        assert_eq!(std::array::from_fn(|i| codes[place(i)]), [127, 0, 2, 2, 0, -2]);
     }
 
     #[test]
@@ -97,7 +101,7 @@ mod tests {
         x[3] = f32::from_bits(0x7fc0_0035);
         x[GROUP] = f32::NEG_INFINITY;
         let (codes, scales, sums) = quantize(Isa::SCALAR, &x);
-        assert_eq!((codes[3], &codes[GROUP..]), (0, &[0; GROUP][..]));
+        assert_eq!((codes[place(3)], &codes[GROUP..]), (0, &[0; GROUP][..]));
         assert!(scales[0].is_finite() && sums[0].is_finite() && scales[1] == f32::INFINITY);
         for isa in Isa::available() {
             let other = quantize(isa, &x);

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::cpu::lanes::tests::{numbers, same_bits, seconds};
-use crate::ops::quantize_rows::GROUP;
 use crate::ops::quantize_rows::simd::quantize_row;
+use crate::ops::quantize_rows::{GROUP, place};
 
 /// A matrix with its bytes, which start `offset` bytes into their buffers.
 struct Weights {
@@ -179,14 +179,14 @@ fn int8_results_are_those_of_the_definition() {
             let (row, col) = (i / 21, i % 21);
             let mut want = 0.0f32;
             for first in (0..256).step_by(run) {
-                let codes = &x.codes[row * 256 + first..][..run];
-                let dot: i32 = (first..).zip(codes).map(|(k, x)| w.code(col, k) as i32 * i32::from(*x)).sum();
+                let code = |k: usize| i32::from(x.codes[row * 256 + k / GROUP * GROUP + place(k % GROUP)]);
+                let dot: i32 = (first..first + run).map(|k| w.code(col, k) as i32 * code(k)).sum();
                 let at = |bytes| float_at(bytes, scale, (col * 256 + first) / group);
                 let x_scale = x.scales[row * 4 + first / GROUP];
-                let part = x_scale * codes.iter().map(|x| i32::from(*x)).sum::<i32>() as f32;
+                let part = x_scale * (first..first + run).map(code).sum::<i32>() as f32;
                 let x_sum = if run == GROUP { x.sums[row * 4 + first / GROUP] } else { part };
-                want += at(w.bytes().scales) * x_scale * dot as f32;
-                want += at(w.bytes().biases) * x_sum;
+                want = (at(w.bytes().scales) * x_scale).mul_add(dot as f32, want);
+                want = at(w.bytes().biases).mul_add(x_sum, want);
             }
             assert_eq!(got.to_bits(), want.to_bits(), "{format:?}: {got}, not {want}");
         }

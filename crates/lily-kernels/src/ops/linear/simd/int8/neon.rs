@@ -6,7 +6,7 @@ use std::arch::aarch64::*;
 use std::arch::asm;
 
 use super::{GROUP, Int8, LANES, RUN, TileGroup};
-use crate::cpu::lanes::Neon;
+use crate::cpu::lanes::{Lanes, Neon};
 
 /// Bytes of a group's 4-bit codes.
 const PACKED: usize = GROUP / 2;
@@ -14,24 +14,37 @@ const PACKED: usize = GROUP / 2;
 /// Bytes of a register.
 const REGISTER: usize = 16;
 
+/// The first run of a group's odd inputs.
+const ODD: usize = GROUP / RUN / 2;
+
 impl Int8 for Neon {
-    const ROWS: usize = 4;
+    const AT_ONCE: (usize, usize) = (4, 1);
 
     #[inline(always)]
-    fn tile_dots<const R: usize, const WIDE: bool>(tile: &TileGroup, x: [&[i8; GROUP]; R]) -> [Self; R] {
-        // SAFETY: only code compiled for NEON with dot products calls methods of `Neon`.
-        unsafe { tile_dots::<R, WIDE>(tile, x) }
+    fn dots<const R: usize, const T: usize, const WIDE: bool>(
+        tiles: [&TileGroup; T],
+        x: [&[i8; GROUP]; R],
+    ) -> [[Self; T]; R] {
+        let mut dots = [[Self::splat(0.0); T]; R];
+        for (t, tile) in tiles.iter().enumerate() {
+            // SAFETY: only code compiled for NEON with dot products calls methods of `Neon`.
+            let tile = unsafe { tile_dots::<R, WIDE>(tile, x) };
+            for r in 0..R {
+                dots[r][t] = tile[r];
+            }
+        }
+        dots
     }
 
     #[inline(always)]
     fn unpack4(rows: &[u8], stride: usize, g: usize, tile: &mut TileGroup) {
-        // SAFETY: as in `tile_dots`.
+        // SAFETY: as in `dots`.
         unsafe { unpack4(rows, stride, g, tile) }
     }
 
     #[inline(always)]
     fn packed_dots4(rows: &[u8], stride: usize, g: usize, x: &[i8; GROUP]) -> Self {
-        // SAFETY: as in `tile_dots`.
+        // SAFETY: as in `dots`.
         unsafe { packed_dots4(rows, stride, g, x) }
     }
 
@@ -45,7 +58,7 @@ impl Int8 for Neon {
 
     #[inline(always)]
     fn transpose_bf16(bytes: &[u8], out: &mut [[f32; LANES]]) -> usize {
-        // SAFETY: as in `tile_dots`.
+        // SAFETY: as in `dots`.
         unsafe { transpose_bf16(bytes, out) }
     }
 }
@@ -105,13 +118,15 @@ unsafe fn tile_dots<const R: usize, const WIDE: bool>(tile: &TileGroup, x: [&[i8
                 sums[r] = [wide_start(x[r]); 4];
             }
         }
-        for (pair, runs) in tile.as_chunks::<2>().0.iter().enumerate() {
+        for (quarter, runs) in tile.as_chunks::<4>().0.iter().enumerate() {
             let mut codes = [vdupq_n_s8(0); R];
             for r in 0..R {
-                codes[r] = vld1q_s8(x[r].as_ptr().add(pair * REGISTER));
+                codes[r] = vld1q_s8(x[r].as_ptr().add(quarter * REGISTER));
             }
-            add_run::<R, 0, 1, WIDE>(&mut sums, &runs[0], codes);
-            add_run::<R, 2, 3, WIDE>(&mut sums, &runs[1], codes);
+            add_run::<R, 0, WIDE>(&mut sums, &runs[0], codes);
+            add_run::<R, 1, WIDE>(&mut sums, &runs[1], codes);
+            add_run::<R, 2, WIDE>(&mut sums, &runs[2], codes);
+            add_run::<R, 3, WIDE>(&mut sums, &runs[3], codes);
         }
         let mut dots = [Neon([vdupq_n_f32(0.0); 4]); R];
         for (dots, sums) in dots.iter_mut().zip(sums) {
@@ -137,29 +152,25 @@ unsafe fn wide_start(x: &[i8; GROUP]) -> int32x4_t {
     }
 }
 
-/// Adds one run of 16 rows to the sums of every activation group, the run's codes being dwords `A` and `B` of x.
+/// Adds one run of 16 rows to the sums of every activation group, the run's codes being dword `Q` of x.
 ///
 /// # Safety
 /// NEON with dot products.
 #[inline(always)]
-unsafe fn add_run<const R: usize, const A: usize, const B: usize, const WIDE: bool>(
+unsafe fn add_run<const R: usize, const Q: usize, const WIDE: bool>(
     sums: &mut [Sums; R],
     run: &[u8; LANES * RUN],
     x: [int8x16_t; R],
 ) {
-    for (i, four) in run.as_chunks::<{ 4 * RUN }>().0.iter().enumerate() {
+    for (i, four) in run.as_chunks::<REGISTER>().0.iter().enumerate() {
         // SAFETY: the caller's; the load takes the four rows' bytes and needs no alignment.
         unsafe {
-            // The first dwords of four rows, and the second.
-            let int32x4x2_t(first, second) = vld2q_s32(four.as_ptr().cast());
-            let (mut first, mut second) = (vreinterpretq_s8_s32(first), vreinterpretq_s8_s32(second));
+            let mut codes = vreinterpretq_s8_u8(vld1q_u8(four.as_ptr()));
             if WIDE {
-                let top = vdupq_n_s8(i8::MIN);
-                (first, second) = (veorq_s8(first, top), veorq_s8(second, top));
+                codes = veorq_s8(codes, vdupq_n_s8(i8::MIN));
             }
             for r in 0..R {
-                sums[r][i] = dot_dword::<A>(sums[r][i], first, x[r]);
-                sums[r][i] = dot_dword::<B>(sums[r][i], second, x[r]);
+                sums[r][i] = dot_dword::<Q>(sums[r][i], codes, x[r]);
             }
         }
     }
@@ -191,49 +202,58 @@ unsafe fn nibbles(at: *const u8) -> [uint8x16_t; 2] {
 #[inline(always)]
 unsafe fn unpack4(rows: &[u8], stride: usize, g: usize, tile: &mut TileGroup) {
     check_packed(rows, stride, g);
-    for pair in 0..LANES / 2 {
+    for four in 0..LANES / 4 {
         for half in 0..2 {
-            // SAFETY: inside the 16 rows, as checked; the stores fill two rows of each of four runs.
+            // SAFETY: inside the 16 rows, as checked; the stores fill four rows of a run.
             unsafe {
-                let at = rows.as_ptr().add(2 * pair * stride + g * PACKED + half * REGISTER);
-                let ([even, odd], [even_next, odd_next]) = (nibbles(at), nibbles(at.add(stride)));
-                let (low, low_next) = (vzip1q_u8(even, odd), vzip1q_u8(even_next, odd_next));
-                let (high, high_next) = (vzip2q_u8(even, odd), vzip2q_u8(even_next, odd_next));
-                let runs = [run_pairs(low, low_next), run_pairs(high, high_next)];
-                for (run, codes) in tile[half * 4..].iter_mut().zip(runs.as_flattened()) {
-                    vst1q_u8(run.as_mut_ptr().add(2 * pair * RUN), *codes);
+                let at = rows.as_ptr().add(4 * four * stride + g * PACKED + half * REGISTER);
+                for (q, packed) in dwords(at, stride).into_iter().enumerate() {
+                    let run = half * 4 + q;
+                    let even = vandq_u8(packed, vdupq_n_u8(15));
+                    vst1q_u8(tile[run].as_mut_ptr().add(four * REGISTER), even);
+                    vst1q_u8(tile[run + ODD].as_mut_ptr().add(four * REGISTER), vshrq_n_u8::<4>(packed));
                 }
             }
         }
     }
 }
 
-/// Two runs of two rows, from two runs of each row.
+/// 16 bytes of four rows: dword q of every row, for q = 0 … 3.
 ///
 /// # Safety
-/// NEON.
+/// NEON; 16 bytes of each row, `stride` apart, can be read.
 #[inline(always)]
-unsafe fn run_pairs(row: uint8x16_t, next: uint8x16_t) -> [uint8x16_t; 2] {
+unsafe fn dwords(at: *const u8, stride: usize) -> [uint8x16_t; 4] {
     // SAFETY: the caller's.
     unsafe {
-        let (row, next) = (vreinterpretq_u64_u8(row), vreinterpretq_u64_u8(next));
-        [vreinterpretq_u8_u64(vzip1q_u64(row, next)), vreinterpretq_u8_u64(vzip2q_u64(row, next))]
+        let mut rows = [vdupq_n_u32(0); 4];
+        for (r, row) in rows.iter_mut().enumerate() {
+            *row = vreinterpretq_u32_u8(vld1q_u8(at.add(r * stride)));
+        }
+        let [a, b, c, d] = rows;
+        let (ab, cd) = (vreinterpretq_u64_u32(vzip1q_u32(a, b)), vreinterpretq_u64_u32(vzip1q_u32(c, d)));
+        let (ab_high, cd_high) = (vreinterpretq_u64_u32(vzip2q_u32(a, b)), vreinterpretq_u64_u32(vzip2q_u32(c, d)));
+        [
+            vreinterpretq_u8_u64(vzip1q_u64(ab, cd)),
+            vreinterpretq_u8_u64(vzip2q_u64(ab, cd)),
+            vreinterpretq_u8_u64(vzip1q_u64(ab_high, cd_high)),
+            vreinterpretq_u8_u64(vzip2q_u64(ab_high, cd_high)),
+        ]
     }
 }
 
-/// Activations in the order of a row's nibbles, even codes and odd ones, of either half of a group.
-type Halves = [int8x16x2_t; 2];
+/// A group's activations with the even and with the odd codes of either half of a row's bytes.
+type Halves = [[int8x16_t; 2]; 2];
 
-/// The activations are put in the order of the nibbles, once for 16 rows, and not the nibbles in theirs.
-///
 /// # Safety
 /// NEON with dot products.
 #[inline(always)]
 unsafe fn packed_dots4(rows: &[u8], stride: usize, g: usize, x: &[i8; GROUP]) -> Neon {
     check_packed(rows, stride, g);
-    // SAFETY: inside the 16 rows, as checked; a load of x takes 32 of its 64 codes.
+    // SAFETY: inside the 16 rows, as checked; a load of x takes 16 of its 64 codes.
     unsafe {
-        let x = [vld2q_s8(x.as_ptr()), vld2q_s8(x.as_ptr().add(GROUP / 2))];
+        let (even, odd) = (x.as_ptr(), x.as_ptr().add(GROUP / 2));
+        let x = [[vld1q_s8(even), vld1q_s8(odd)], [vld1q_s8(even.add(REGISTER)), vld1q_s8(odd.add(REGISTER))]];
         let at = rows.as_ptr().add(g * PACKED);
         let mut sums = [vdupq_n_s32(0); 4];
         for (r, sums) in sums.iter_mut().enumerate() {
@@ -267,7 +287,7 @@ unsafe fn row_sums(at: *const u8, x: Halves) -> int32x4_t {
     // SAFETY: the caller's.
     unsafe {
         let mut sums = vdupq_n_s32(0);
-        for (half, int8x16x2_t(x_even, x_odd)) in x.into_iter().enumerate() {
+        for (half, [x_even, x_odd]) in x.into_iter().enumerate() {
             let [even, odd] = nibbles(at.add(half * REGISTER));
             sums = dot(sums, vreinterpretq_s8_u8(even), x_even);
             sums = dot(sums, vreinterpretq_s8_u8(odd), x_odd);

@@ -3,29 +3,56 @@
 //! the groups; the caller must be compiled for the instruction set, which is the rule of `Lanes`.
 
 use super::{GROUP, Int8, LANES, RUN, TileGroup};
-use crate::cpu::lanes::{Avx2, Avx512};
+use crate::cpu::lanes::{Avx2, Avx512, Lanes};
 
 /// Bytes of a group's 4-bit codes.
 const PACKED: usize = GROUP / 2;
 
+/// The first run of a group's odd inputs.
+const ODD: usize = GROUP / RUN / 2;
+
+/// Bytes at even places, then those at odd ones.
+const EVEN_ODD: [u8; 16] = [0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15];
+
+/// Runs of a sixteenth of 8-bit codes, put in the order of `EVEN_ODD`.
+const fn runs_of_piece(piece: usize) -> [usize; 4] {
+    [2 * piece, 2 * piece + 1, ODD + 2 * piece, ODD + 2 * piece + 1]
+}
+
 impl Int8 for Avx2 {
-    const ROWS: usize = 2;
+    const AT_ONCE: (usize, usize) = (4, 1);
 
     #[inline(always)]
-    fn tile_dots<const R: usize, const WIDE: bool>(tile: &TileGroup, x: [&[i8; GROUP]; R]) -> [Self; R] {
-        // SAFETY: only code compiled for AVX2 calls methods of `Avx2`.
-        unsafe { avx2::tile_dots::<R, WIDE>(tile, x) }
+    fn dots<const R: usize, const T: usize, const WIDE: bool>(
+        tiles: [&TileGroup; T],
+        x: [&[i8; GROUP]; R],
+    ) -> [[Self; T]; R] {
+        let mut dots = [[Self::splat(0.0); T]; R];
+        for (t, tile) in tiles.iter().enumerate() {
+            // SAFETY: only code compiled for AVX2 calls methods of `Avx2`.
+            let tile = unsafe { avx2::tile_dots::<R, WIDE>(tile, x) };
+            for r in 0..R {
+                dots[r][t] = tile[r];
+            }
+        }
+        dots
     }
 
     #[inline(always)]
     fn unpack4(rows: &[u8], stride: usize, g: usize, tile: &mut TileGroup) {
-        // SAFETY: as in `tile_dots`.
+        // SAFETY: as in `dots`.
         unsafe { avx2::unpack4(rows, stride, g, tile) }
     }
 
     #[inline(always)]
+    fn unpack8(rows: &[u8], stride: usize, g: usize, tile: &mut TileGroup) {
+        // SAFETY: as in `dots`.
+        unsafe { avx2::unpack8(rows, stride, g, tile) }
+    }
+
+    #[inline(always)]
     fn packed_dots4(rows: &[u8], stride: usize, g: usize, x: &[i8; GROUP]) -> Self {
-        // SAFETY: as in `tile_dots`.
+        // SAFETY: as in `dots`.
         unsafe { avx2::packed_dots4(rows, stride, g, x) }
     }
 
@@ -36,29 +63,38 @@ impl Int8 for Avx2 {
 
     #[inline(always)]
     fn transpose_bf16(bytes: &[u8], out: &mut [[f32; LANES]]) -> usize {
-        // SAFETY: as in `tile_dots`.
+        // SAFETY: as in `dots`.
         unsafe { avx2::transpose_bf16(bytes, out) }
     }
 }
 
 impl Int8 for Avx512 {
-    const ROWS: usize = 4;
+    const AT_ONCE: (usize, usize) = (6, 2);
 
     #[inline(always)]
-    fn tile_dots<const R: usize, const WIDE: bool>(tile: &TileGroup, x: [&[i8; GROUP]; R]) -> [Self; R] {
+    fn dots<const R: usize, const T: usize, const WIDE: bool>(
+        tiles: [&TileGroup; T],
+        x: [&[i8; GROUP]; R],
+    ) -> [[Self; T]; R] {
         // SAFETY: only code compiled for AVX-512 with VNNI calls methods of `Avx512`.
-        unsafe { avx512::tile_dots::<R>(tile, x) }
+        unsafe { avx512::dots(tiles, x) }
     }
 
     #[inline(always)]
     fn unpack4(rows: &[u8], stride: usize, g: usize, tile: &mut TileGroup) {
-        // SAFETY: as in `tile_dots`.
+        // SAFETY: as in `dots`.
         unsafe { avx512::unpack4(rows, stride, g, tile) }
     }
 
     #[inline(always)]
+    fn unpack8(rows: &[u8], stride: usize, g: usize, tile: &mut TileGroup) {
+        // SAFETY: as in `dots`.
+        unsafe { avx512::unpack8(rows, stride, g, tile) }
+    }
+
+    #[inline(always)]
     fn packed_dots4(rows: &[u8], stride: usize, g: usize, x: &[i8; GROUP]) -> Self {
-        // SAFETY: as in `tile_dots`.
+        // SAFETY: as in `dots`.
         unsafe { avx512::packed_dots4(rows, stride, g, x) }
     }
 
@@ -69,7 +105,7 @@ impl Int8 for Avx512 {
 
     #[inline(always)]
     fn transpose_bf16(bytes: &[u8], out: &mut [[f32; LANES]]) -> usize {
-        // SAFETY: as in `tile_dots`; AVX-512 includes AVX2.
+        // SAFETY: as in `dots`; AVX-512 includes AVX2.
         unsafe { avx2::transpose_bf16(bytes, out) }
     }
 }
@@ -82,17 +118,21 @@ fn prefetch(bytes: &[u8]) {
     unsafe { _mm_prefetch::<_MM_HINT_T0>(bytes.as_ptr().cast()) }
 }
 
-/// Asserts that 16 rows of at least `g + 1` packed groups are there.
+/// Asserts that 16 rows of at least `g + 1` groups of so many bytes are there.
 #[inline(always)]
-fn check_packed(rows: &[u8], stride: usize, g: usize) {
-    assert!(rows.len() == LANES * stride && (g + 1) * PACKED <= stride, "a tile of 4-bit codes");
+fn check_packed(rows: &[u8], stride: usize, g: usize, group_bytes: usize) {
+    assert!(rows.len() == LANES * stride && (g + 1) * group_bytes <= stride, "a tile of codes");
 }
 
-/// Eight codes of an activation group, as one number to broadcast.
+/// Four codes of an activation group, as one number to broadcast.
+///
+/// # Safety
+/// `run` is below 16.
 #[inline(always)]
-fn run_of(x: &[i8; GROUP], run: usize) -> i64 {
-    let codes = &x.as_chunks::<RUN>().0[run];
-    i64::from_ne_bytes(codes.map(|code| code as u8))
+unsafe fn run_of(x: &[i8; GROUP], run: usize) -> i32 {
+    debug_assert!(run < GROUP / RUN);
+    // SAFETY: the caller's; a check of each run would cost as much as the run.
+    unsafe { x.as_ptr().add(run * RUN).cast::<i32>().read_unaligned() }
 }
 
 mod avx2 {
@@ -100,11 +140,10 @@ mod avx2 {
 
     use super::*;
 
-    /// A run's codes of 16 rows, four rows a register.
-    type Run = [__m256i; 4];
+    /// Sixteen rows, eight a register.
+    type Sums = [__m256i; 2];
 
-    /// A quarter of a group (16 codes) of 8 rows: dword q of every row's 16 bytes, for q = 0 … 3. Lanes hold rows 0, 1, 4, 5
-    /// and 2, 3, 6, 7: `split` then leaves rows 0–3 and 4–7 together.
+    /// 16 bytes of 8 rows: dword q of every row, for q = 0 … 3.
     ///
     /// # Safety
     /// AVX2; `at` + 16 bytes of each of the 8 rows, `stride` apart, can be read.
@@ -112,9 +151,42 @@ mod avx2 {
     unsafe fn dwords(at: *const u8, stride: usize) -> [__m256i; 4] {
         // SAFETY: the caller's.
         unsafe {
-            let row = |row: usize| _mm_loadu_si128(at.add(row * stride).cast());
-            let pair = |r: usize| _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(row(r)), row(r + 2));
-            let (a, b, c, d) = (pair(0), pair(1), pair(4), pair(5));
+            let mut rows = [_mm256_setzero_si256(); 4];
+            for (r, pair) in rows.iter_mut().enumerate() {
+                let (low, high) = (at.add(r * stride), at.add((r + 4) * stride));
+                *pair = _mm256_loadu2_m128i(high.cast(), low.cast());
+            }
+            transpose(rows)
+        }
+    }
+
+    /// The same of bytes that are codes: the dwords then are the even codes of the first and the second 8 bytes, and the odd
+    /// ones.
+    ///
+    /// # Safety
+    /// As for `dwords`.
+    #[inline(always)]
+    unsafe fn even_odd_dwords(at: *const u8, stride: usize) -> [__m256i; 4] {
+        // SAFETY: the caller's.
+        unsafe {
+            let order = _mm256_broadcastsi128_si256(_mm_loadu_si128(EVEN_ODD.as_ptr().cast()));
+            let mut rows = [_mm256_setzero_si256(); 4];
+            for (r, pair) in rows.iter_mut().enumerate() {
+                let (low, high) = (at.add(r * stride), at.add((r + 4) * stride));
+                *pair = _mm256_shuffle_epi8(_mm256_loadu2_m128i(high.cast(), low.cast()), order);
+            }
+            transpose(rows)
+        }
+    }
+
+    /// Transposes 4×4 dwords in each 128-bit lane.
+    ///
+    /// # Safety
+    /// AVX2.
+    #[inline(always)]
+    unsafe fn transpose([a, b, c, d]: [__m256i; 4]) -> [__m256i; 4] {
+        // SAFETY: the caller's.
+        unsafe {
             let (ab, cd) = (_mm256_unpacklo_epi32(a, b), _mm256_unpacklo_epi32(c, d));
             let (ab_high, cd_high) = (_mm256_unpackhi_epi32(a, b), _mm256_unpackhi_epi32(c, d));
             [
@@ -126,18 +198,22 @@ mod avx2 {
         }
     }
 
-    /// A dword of 8 packed codes per row to bytes: rows 0–3 and 4–7.
-    ///
     /// # Safety
     /// AVX2.
     #[inline(always)]
-    unsafe fn split(dwords: __m256i) -> [__m256i; 2] {
-        // SAFETY: the caller's.
-        unsafe {
-            let nibble = _mm256_set1_epi8(15);
-            let even = _mm256_and_si256(dwords, nibble);
-            let odd = _mm256_and_si256(_mm256_srli_epi16::<4>(dwords), nibble);
-            [_mm256_unpacklo_epi8(even, odd), _mm256_unpackhi_epi8(even, odd)]
+    pub unsafe fn unpack8(rows: &[u8], stride: usize, g: usize, tile: &mut TileGroup) {
+        check_packed(rows, stride, g, GROUP);
+        for half in 0..2 {
+            for piece in 0..4 {
+                // SAFETY: inside the 16 rows, as checked; the stores fill half of a run's 64 bytes.
+                unsafe {
+                    let at = rows.as_ptr().add(half * 8 * stride + g * GROUP + piece * 16);
+                    let dwords = even_odd_dwords(at, stride);
+                    for (q, run) in runs_of_piece(piece).into_iter().enumerate() {
+                        _mm256_storeu_si256(tile[run].as_mut_ptr().add(half * 32).cast(), dwords[q]);
+                    }
+                }
+            }
         }
     }
 
@@ -145,35 +221,37 @@ mod avx2 {
     /// AVX2.
     #[inline(always)]
     pub unsafe fn unpack4(rows: &[u8], stride: usize, g: usize, tile: &mut TileGroup) {
-        check_packed(rows, stride, g);
+        check_packed(rows, stride, g, PACKED);
         for half in 0..2 {
             for piece in 0..2 {
-                // SAFETY: inside the 16 rows, as checked; the stores fill 64 of a run's 128 bytes.
+                // SAFETY: inside the 16 rows, as checked; the stores fill half of a run's 64 bytes.
                 unsafe {
+                    let nibble = _mm256_set1_epi8(15);
                     let at = rows.as_ptr().add(half * 8 * stride + g * PACKED + piece * 16);
                     let dwords = dwords(at, stride);
                     for q in 0..4 {
-                        let [low, high] = split(dwords[q]);
-                        let run = tile[piece * 4 + q].as_mut_ptr().add(half * 64);
-                        _mm256_storeu_si256(run.cast(), low);
-                        _mm256_storeu_si256(run.add(32).cast(), high);
+                        let run = piece * 4 + q;
+                        let (even, odd) = (tile[run].as_mut_ptr(), tile[run + ODD].as_mut_ptr());
+                        _mm256_storeu_si256(even.add(half * 32).cast(), _mm256_and_si256(dwords[q], nibble));
+                        let high = _mm256_and_si256(_mm256_srli_epi16::<4>(dwords[q]), nibble);
+                        _mm256_storeu_si256(odd.add(half * 32).cast(), high);
                     }
                 }
             }
         }
     }
 
-    /// Row by row: a byte's low nibble is an even code, its high one the next odd one, so the activations are split so too.
+    /// Row by row: a byte's low nibble is an even code, its high one the next odd one, as the activations stand.
     ///
     /// # Safety
     /// AVX2.
     #[inline(always)]
     pub unsafe fn packed_dots4(rows: &[u8], stride: usize, g: usize, x: &[i8; GROUP]) -> Avx2 {
-        check_packed(rows, stride, g);
+        check_packed(rows, stride, g, PACKED);
         // SAFETY: inside the 16 rows, as checked.
         unsafe {
             let at = rows.as_ptr().add(g * PACKED);
-            let (even, odd) = even_odd(x);
+            let (even, odd) = (_mm256_loadu_si256(x.as_ptr().cast()), _mm256_loadu_si256(x.as_ptr().add(32).cast()));
             let nibble = _mm256_set1_epi8(15);
             let mut dots = [_mm256_setzero_si256(); 2];
             for (half, dots) in dots.iter_mut().enumerate() {
@@ -187,23 +265,6 @@ mod avx2 {
                 *dots = eight_rows(sums);
             }
             to_f32(dots)
-        }
-    }
-
-    /// Codes at even and at odd places of a group.
-    ///
-    /// # Safety
-    /// AVX2.
-    #[inline(always)]
-    pub unsafe fn even_odd(x: &[i8; GROUP]) -> (__m256i, __m256i) {
-        // SAFETY: the caller's; the loads take the group's 64 bytes.
-        unsafe {
-            let (first, second) =
-                (_mm256_loadu_si256(x.as_ptr().cast()), _mm256_loadu_si256(x.as_ptr().add(32).cast()));
-            let byte = _mm256_set1_epi16(255);
-            let even = _mm256_packus_epi16(_mm256_and_si256(first, byte), _mm256_and_si256(second, byte));
-            let odd = _mm256_packus_epi16(_mm256_srli_epi16::<8>(first), _mm256_srli_epi16::<8>(second));
-            (_mm256_permute4x64_epi64::<0b11_01_10_00>(even), _mm256_permute4x64_epi64::<0b11_01_10_00>(odd))
         }
     }
 
@@ -226,7 +287,7 @@ mod avx2 {
     /// # Safety
     /// AVX2.
     #[inline(always)]
-    unsafe fn four_rows([a, b, c, d]: Run) -> __m256i {
+    unsafe fn four_rows([a, b, c, d]: [__m256i; 4]) -> __m256i {
         // SAFETY: the caller's.
         unsafe {
             let (ab, cd) = (fold(a, b), fold(c, d));
@@ -249,57 +310,87 @@ mod avx2 {
     /// AVX2.
     #[inline(always)]
     pub unsafe fn tile_dots<const R: usize, const WIDE: bool>(tile: &TileGroup, x: [&[i8; GROUP]; R]) -> [Avx2; R] {
-        // SAFETY: the caller's; the loads take a run's 128 bytes.
+        let mut dots = [Avx2::splat(0.0); R];
+        // SAFETY: the caller's.
         unsafe {
-            let zero = _mm256_setzero_si256();
-            let (mut low, mut high) = ([[zero; 4]; R], [[zero; 4]; R]);
-            for (run, codes) in tile.iter().enumerate() {
-                let mut rows = [zero; 4];
-                for (i, rows) in rows.iter_mut().enumerate() {
-                    *rows = _mm256_loadu_si256(codes.as_ptr().add(i * 32).cast());
+            let mut sums = half_sums::<R, WIDE>(tile, 0, x);
+            let odds = half_sums::<R, WIDE>(tile, ODD, x);
+            for r in 0..R {
+                for i in 0..2 {
+                    sums[r][i] = _mm256_add_epi32(sums[r][i], odds[r][i]);
                 }
-                if WIDE {
-                    // Products of codes above 15 could overflow int16, so the two halves of a code go apart.
-                    let nibble = _mm256_set1_epi8(15);
-                    let mut tops = rows;
-                    for (rows, tops) in rows.iter_mut().zip(&mut tops) {
-                        *tops = _mm256_and_si256(_mm256_srli_epi16::<4>(*rows), nibble);
-                        *rows = _mm256_and_si256(*rows, nibble);
-                    }
-                    add_run(&mut high, tops, run, x);
-                }
-                add_run(&mut low, rows, run, x);
+                dots[r] = to_f32(sums[r]);
             }
-            let mut dots = [Avx2([_mm256_setzero_ps(); 2]); R];
-            for (r, dot) in dots.iter_mut().enumerate() {
-                let (mut sums, tops) = (totals(low[r]), totals(high[r]));
-                for (sum, top) in sums.iter_mut().zip(tops) {
-                    *sum = _mm256_add_epi32(*sum, _mm256_slli_epi32::<4>(top));
-                }
-                *dot = to_f32(sums);
-            }
-            dots
         }
+        dots
     }
 
-    /// Adds one run of 16 rows to the sums of every activation group.
+    /// Int32 sums of 16 rows with half of each activation group, from run `first` on.
     ///
     /// # Safety
     /// AVX2.
     #[inline(always)]
-    unsafe fn add_run<const R: usize>(sums: &mut [Run; R], rows: Run, run: usize, x: [&[i8; GROUP]; R]) {
+    unsafe fn half_sums<const R: usize, const WIDE: bool>(
+        tile: &TileGroup,
+        first: usize,
+        x: [&[i8; GROUP]; R],
+    ) -> [Sums; R] {
+        // SAFETY: the caller's; the loads take a run's 64 bytes, and runs end at 16.
+        unsafe {
+            let zero = _mm256_setzero_si256();
+            let (mut low, mut high) = ([[zero; 2]; R], [[zero; 2]; R]);
+            // A constant number of runs would be unrolled, and the sums put in another order that has to keep most of the
+            // products, for which there are no registers.
+            for run in first..first + std::hint::black_box(ODD).min(ODD) {
+                let codes = tile[run].as_ptr();
+                let rows = [_mm256_loadu_si256(codes.cast()), _mm256_loadu_si256(codes.add(32).cast())];
+                if WIDE {
+                    // Products of codes above 15 could overflow int16, so the two halves of a code go apart.
+                    let nibble = _mm256_set1_epi8(15);
+                    let (mut bottoms, mut tops) = (rows, rows);
+                    for i in 0..2 {
+                        bottoms[i] = _mm256_and_si256(rows[i], nibble);
+                        tops[i] = _mm256_and_si256(_mm256_srli_epi16::<4>(rows[i]), nibble);
+                    }
+                    add_run(&mut high, tops, run, x);
+                    add_run(&mut low, bottoms, run, x);
+                } else {
+                    add_run(&mut low, rows, run, x);
+                }
+            }
+            let ones = _mm256_set1_epi16(1);
+            for r in 0..R {
+                for i in 0..2 {
+                    low[r][i] = _mm256_madd_epi16(low[r][i], ones);
+                    if WIDE {
+                        let top = _mm256_slli_epi32::<4>(_mm256_madd_epi16(high[r][i], ones));
+                        low[r][i] = _mm256_add_epi32(low[r][i], top);
+                    }
+                }
+            }
+            low
+        }
+    }
+
+    /// Adds one run of 16 rows to the int16 sums of every activation group. The 16 products of half a group, of at most
+    /// 15·128, fit.
+    ///
+    /// # Safety
+    /// AVX2; `run` is below 16.
+    #[inline(always)]
+    unsafe fn add_run<const R: usize>(sums: &mut [Sums; R], rows: Sums, run: usize, x: [&[i8; GROUP]; R]) {
         for r in 0..R {
             // SAFETY: the caller's.
             unsafe {
-                let x = _mm256_set1_epi64x(run_of(x[r], run));
-                for i in 0..4 {
+                let x = _mm256_set1_epi32(run_of(x[r], run));
+                for i in 0..2 {
                     sums[r][i] = add_products(sums[r][i], rows[i], x);
                 }
             }
         }
     }
 
-    /// Adds products of codes up to 15, in neighbouring pairs, to int16 sums. A group's 16 products of at most 15·128 fit.
+    /// Adds products of codes up to 15, in neighbouring pairs, to int16 sums.
     ///
     /// # Safety
     /// AVX2.
@@ -307,23 +398,6 @@ mod avx2 {
     unsafe fn add_products(sums: __m256i, codes: __m256i, x: __m256i) -> __m256i {
         // SAFETY: the caller's.
         unsafe { _mm256_add_epi16(sums, _mm256_maddubs_epi16(codes, x)) }
-    }
-
-    /// Four int16 sums a row, four rows a register, to one int32 a row.
-    ///
-    /// # Safety
-    /// AVX2.
-    #[inline(always)]
-    unsafe fn totals([a, b, c, d]: Run) -> [__m256i; 2] {
-        // SAFETY: the caller's.
-        unsafe {
-            let ones = _mm256_set1_epi16(1);
-            let pairs = |sums| _mm256_madd_epi16(sums, ones);
-            // Rows 0, 1, 4, 5 | 2, 3, 6, 7, then in order.
-            let low = _mm256_hadd_epi32(pairs(a), pairs(b));
-            let high = _mm256_hadd_epi32(pairs(c), pairs(d));
-            [_mm256_permute4x64_epi64::<0b11_01_10_00>(low), _mm256_permute4x64_epi64::<0b11_01_10_00>(high)]
-        }
     }
 
     /// # Safety
@@ -392,23 +466,35 @@ mod avx512 {
 
     use super::*;
 
-    /// As in `avx2`, of 16 rows. 128-bit lane l holds rows 2l, 2l + 1, 8 + 2l, 9 + 2l: `split` then leaves rows 0–7 and
-    /// 8–15 together.
+    /// 16 bytes of 16 rows, four rows a register, in an order that leaves them sorted when transposed.
     ///
     /// # Safety
     /// AVX-512 F; `at` + 16 bytes of each of the 16 rows, `stride` apart, can be read.
     #[inline(always)]
-    unsafe fn dwords(at: *const u8, stride: usize) -> [__m512i; 4] {
+    unsafe fn load(at: *const u8, stride: usize) -> [__m512i; 4] {
+        // SAFETY: the caller's.
+        let mut fours = [unsafe { _mm512_setzero_si512() }; 4];
+        for (r, four) in fours.iter_mut().enumerate() {
+            // SAFETY: the caller's.
+            unsafe {
+                let at = at.add(r * stride);
+                let lanes = _mm512_castsi128_si512(_mm_loadu_si128(at.cast()));
+                let lanes = _mm512_inserti32x4::<1>(lanes, _mm_loadu_si128(at.add(4 * stride).cast()));
+                let lanes = _mm512_inserti32x4::<2>(lanes, _mm_loadu_si128(at.add(8 * stride).cast()));
+                *four = _mm512_inserti32x4::<3>(lanes, _mm_loadu_si128(at.add(12 * stride).cast()));
+            }
+        }
+        fours
+    }
+
+    /// Transposes 4×4 dwords in each 128-bit lane.
+    ///
+    /// # Safety
+    /// AVX-512 F.
+    #[inline(always)]
+    unsafe fn transpose([a, b, c, d]: [__m512i; 4]) -> [__m512i; 4] {
         // SAFETY: the caller's.
         unsafe {
-            let row = |row: usize| _mm_loadu_si128(at.add(row * stride).cast());
-            let four = |r: usize| {
-                let lanes = _mm512_castsi128_si512(row(r));
-                let lanes = _mm512_inserti32x4::<1>(lanes, row(r + 2));
-                let lanes = _mm512_inserti32x4::<2>(lanes, row(r + 4));
-                _mm512_inserti32x4::<3>(lanes, row(r + 6))
-            };
-            let (a, b, c, d) = (four(0), four(1), four(8), four(9));
             let (ab, cd) = (_mm512_unpacklo_epi32(a, b), _mm512_unpacklo_epi32(c, d));
             let (ab_high, cd_high) = (_mm512_unpackhi_epi32(a, b), _mm512_unpackhi_epi32(c, d));
             [
@@ -420,18 +506,24 @@ mod avx512 {
         }
     }
 
-    /// A dword of 8 packed codes per row to bytes: rows 0–7 and 8–15.
-    ///
     /// # Safety
     /// AVX-512 F and BW.
     #[inline(always)]
-    unsafe fn split(dwords: __m512i) -> [__m512i; 2] {
-        // SAFETY: the caller's.
-        unsafe {
-            let nibble = _mm512_set1_epi8(15);
-            let even = _mm512_and_si512(dwords, nibble);
-            let odd = _mm512_and_si512(_mm512_srli_epi16::<4>(dwords), nibble);
-            [_mm512_unpacklo_epi8(even, odd), _mm512_unpackhi_epi8(even, odd)]
+    pub unsafe fn unpack8(rows: &[u8], stride: usize, g: usize, tile: &mut TileGroup) {
+        check_packed(rows, stride, g, GROUP);
+        for piece in 0..4 {
+            // SAFETY: inside the 16 rows, as checked; the stores fill a run's 64 bytes.
+            unsafe {
+                let order = _mm512_broadcast_i32x4(_mm_loadu_si128(EVEN_ODD.as_ptr().cast()));
+                let mut fours = load(rows.as_ptr().add(g * GROUP + piece * 16), stride);
+                for four in &mut fours {
+                    *four = _mm512_shuffle_epi8(*four, order);
+                }
+                let dwords = transpose(fours);
+                for (q, run) in runs_of_piece(piece).into_iter().enumerate() {
+                    _mm512_storeu_si512(tile[run].as_mut_ptr().cast(), dwords[q]);
+                }
+            }
         }
     }
 
@@ -439,15 +531,18 @@ mod avx512 {
     /// AVX-512 F and BW.
     #[inline(always)]
     pub unsafe fn unpack4(rows: &[u8], stride: usize, g: usize, tile: &mut TileGroup) {
-        check_packed(rows, stride, g);
+        check_packed(rows, stride, g, PACKED);
         for piece in 0..2 {
-            // SAFETY: inside the 16 rows, as checked; the stores fill a run's 128 bytes.
+            // SAFETY: inside the 16 rows, as checked; the stores fill a run's 64 bytes.
             unsafe {
+                let nibble = _mm512_set1_epi8(15);
                 let at = rows.as_ptr().add(g * PACKED + piece * 16);
-                for (run, dwords) in tile[piece * 4..].iter_mut().zip(&dwords(at, stride)) {
-                    let [low, high] = split(*dwords);
-                    _mm512_storeu_si512(run.as_mut_ptr().cast(), low);
-                    _mm512_storeu_si512(run.as_mut_ptr().add(64).cast(), high);
+                let dwords = transpose(load(at, stride));
+                for q in 0..4 {
+                    let run = piece * 4 + q;
+                    _mm512_storeu_si512(tile[run].as_mut_ptr().cast(), _mm512_and_si512(dwords[q], nibble));
+                    let high = _mm512_and_si512(_mm512_srli_epi16::<4>(dwords[q]), nibble);
+                    _mm512_storeu_si512(tile[run + ODD].as_mut_ptr().cast(), high);
                 }
             }
         }
@@ -459,12 +554,12 @@ mod avx512 {
     /// AVX-512 F, BW and VNNI.
     #[inline(always)]
     pub unsafe fn packed_dots4(rows: &[u8], stride: usize, g: usize, x: &[i8; GROUP]) -> Avx512 {
-        check_packed(rows, stride, g);
+        check_packed(rows, stride, g, PACKED);
         // SAFETY: inside the 16 rows, as checked; AVX-512 includes AVX2.
         unsafe {
             let at = rows.as_ptr().add(g * PACKED);
-            let (even, odd) = avx2::even_odd(x);
-            let (even, odd) = (_mm512_broadcast_i64x4(even), _mm512_broadcast_i64x4(odd));
+            let even = _mm512_broadcast_i64x4(_mm256_loadu_si256(x.as_ptr().cast()));
+            let odd = _mm512_broadcast_i64x4(_mm256_loadu_si256(x.as_ptr().add(32).cast()));
             let nibble = _mm512_set1_epi8(15);
             // Loops and functions, not closures: code in a closure is not sure to be compiled for the set.
             let mut fours = [_mm512_setzero_si512(); 2];
@@ -503,44 +598,34 @@ mod avx512 {
     /// Codes may take all of a byte: VNNI adds in int32.
     ///
     /// # Safety
-    /// AVX-512 F, BW and VNNI.
+    /// AVX-512 F and VNNI.
     #[inline(always)]
-    pub unsafe fn tile_dots<const R: usize>(tile: &TileGroup, x: [&[i8; GROUP]; R]) -> [Avx512; R] {
-        // SAFETY: the caller's; the loads take a run's 128 bytes.
+    pub unsafe fn dots<const R: usize, const T: usize>(
+        tiles: [&TileGroup; T],
+        x: [&[i8; GROUP]; R],
+    ) -> [[Avx512; T]; R] {
+        // SAFETY: the caller's; the loads take a run's 64 bytes, and runs end at 16.
         unsafe {
-            let mut sums = [[_mm512_setzero_si512(); 2]; R];
-            for (run, codes) in tile.iter().enumerate() {
-                let codes = codes.as_ptr();
-                let (low, high) = (_mm512_loadu_si512(codes.cast()), _mm512_loadu_si512(codes.add(64).cast()));
+            let mut sums = [[_mm512_setzero_si512(); T]; R];
+            for run in 0..GROUP / RUN {
+                let mut codes = [_mm512_setzero_si512(); T];
+                for t in 0..T {
+                    codes[t] = _mm512_loadu_si512(tiles[t][run].as_ptr().cast());
+                }
                 for r in 0..R {
-                    let x = _mm512_set1_epi64(run_of(x[r], run));
-                    sums[r][0] = _mm512_dpbusd_epi32(sums[r][0], low, x);
-                    sums[r][1] = _mm512_dpbusd_epi32(sums[r][1], high, x);
+                    let x = _mm512_set1_epi32(run_of(x[r], run));
+                    for t in 0..T {
+                        sums[r][t] = _mm512_dpbusd_epi32(sums[r][t], codes[t], x);
+                    }
                 }
             }
-            let mut dots = [Avx512([_mm512_setzero_ps()]); R];
-            for (dot, sums) in dots.iter_mut().zip(&sums) {
-                *dot = totals(*sums);
+            let mut dots = [[Avx512([_mm512_setzero_ps()]); T]; R];
+            for r in 0..R {
+                for t in 0..T {
+                    dots[r][t] = Avx512([_mm512_cvtepi32_ps(sums[r][t])]);
+                }
             }
             dots
-        }
-    }
-
-    /// Two int32 sums a row, eight rows a register, to one f32 a row.
-    ///
-    /// # Safety
-    /// AVX-512 F.
-    #[inline(always)]
-    unsafe fn totals([a, b]: [__m512i; 2]) -> Avx512 {
-        // SAFETY: the caller's.
-        unsafe {
-            // Adding neighbours leaves rows 2l, 2l + 1, 8 + 2l, 9 + 2l in 128-bit lane l.
-            let (a, b) = (_mm512_castsi512_ps(a), _mm512_castsi512_ps(b));
-            let first = _mm512_castps_si512(_mm512_shuffle_ps::<0b10_00_10_00>(a, b));
-            let second = _mm512_castps_si512(_mm512_shuffle_ps::<0b11_01_11_01>(a, b));
-            let order = _mm512_setr_epi32(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15);
-            let dots = _mm512_permutexvar_epi32(order, _mm512_add_epi32(first, second));
-            Avx512([_mm512_cvtepi32_ps(dots)])
         }
     }
 }
