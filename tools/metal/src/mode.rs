@@ -1,0 +1,39 @@
+//! How kernels run in this process: fast, or checked. Apple's API has no place for it, so it is set from outside.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// How kernels run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// Unchecked, threads in their order.
+    Fast,
+    /// Every access is looked at; threads run in an order of this seed.
+    Checked {
+        /// 0: their own order.
+        seed: u32,
+    },
+}
+
+impl Mode {
+    /// Whether accesses are looked at.
+    pub const fn is_checked(self) -> bool {
+        matches!(self, Self::Checked { .. })
+    }
+}
+
+/// `u64::MAX` is fast, everything else a seed.
+static MODE: AtomicU64 = AtomicU64::new(u64::MAX);
+
+/// Sets the mode of libraries built and dispatches run from now on.
+pub fn set_mode(mode: Mode) {
+    let number = match mode {
+        Mode::Fast => u64::MAX,
+        Mode::Checked { seed } => u64::from(seed),
+    };
+    MODE.store(number, Ordering::SeqCst);
+}
+
+/// The mode.
+pub fn mode() -> Mode {
+    u32::try_from(MODE.load(Ordering::SeqCst)).map_or(Mode::Fast, |seed| Mode::Checked { seed })
+}
