@@ -38,6 +38,14 @@ pub enum DeviceError {
         /// What is missing.
         reason: String,
     },
+    /// The device failed: a kernel that does not compile, or an error that it reports.
+    #[error("the {device} device failed: {reason}")]
+    Failed {
+        /// Device name.
+        device: &'static str,
+        /// Its own words.
+        reason: String,
+    },
     /// The step was given up because the interrupt flag was set. Nothing that it wrote is current: the state half that
     /// it read is whole, and cache rows past a sequence's length are never read.
     #[error("the step was interrupted")]

@@ -5,6 +5,8 @@ pub mod check; // the cases that check and bench share, and the check
 pub mod cpu; // the CPU device
 pub mod inputs; // what changes from step to step
 pub mod mapped; // weight files in memory
+#[cfg(any(target_vendor = "apple", feature = "software-metal"))]
+pub mod metal; // the Metal device
 pub mod op; // the closed list of ops and their contract
 pub mod ops; // one folder an op
 pub mod plan; // a step as data

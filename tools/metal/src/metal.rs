@@ -33,6 +33,12 @@ impl<T> std::ops::Deref for Retained<T> {
     }
 }
 
+impl<T: fmt::Display> fmt::Display for Retained<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (**self).fmt(f)
+    }
+}
+
 /// An object of a protocol.
 pub struct ProtocolObject<P: ?Sized>(Object, PhantomData<fn(&P)>);
 

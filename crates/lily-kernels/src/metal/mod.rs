@@ -1,0 +1,246 @@
+//! The Metal device. Kernels are hand-written, one file an op beside its contract; the host here is compiled for macOS,
+//! and on Linux against a Metal device in software (feature `software-metal`), which runs the same kernel text.
+
+mod api; // Apple's names
+mod device; // buffers, pipelines, command buffers
+mod lower; // op → launches
+mod step; // where operands lie
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use self::device::{Buffer, Gpu};
+use self::step::Step;
+use crate::backend::{Backend, BufferId, DeviceError, ExecutableId, Observer, Ticket};
+use crate::inputs::StepInputs;
+use crate::mapped::MappedFile;
+use crate::plan::{Plan, Program};
+use crate::tensor::{DType, Space, Tensor};
+
+/// Everything that steps read and write.
+#[derive(Default)]
+struct Memory {
+    files: Vec<Buffer>,
+    constants: Option<Buffer>,
+    arena: Option<Buffer>,
+    logits: Option<Buffer>,
+    token_slots: [Option<Buffer>; 2],
+    buffers: Vec<Option<Buffer>>,
+    kv: Option<(BufferId, usize)>,
+}
+
+impl Memory {
+    fn buffer(&self, id: BufferId) -> &Buffer {
+        self.buffers[id.0 as usize].as_ref().expect("a buffer in use has not been freed")
+    }
+
+    /// The flat buffer behind a space, for `poke` and `peek`.
+    fn flat(&self, space: Space) -> &Buffer {
+        let buffer = match space {
+            Space::Arena => &self.arena,
+            Space::Logits => &self.logits,
+            Space::Tokens => &self.token_slots[0],
+            Space::NextTokens => &self.token_slots[1],
+            Space::Temp(_) | Space::Constants | Space::Weights(_) | Space::StateIn | Space::StateOut | Space::Kv => {
+                unreachable!("{space:?} is set through its own call")
+            }
+        };
+        buffer.as_ref().expect("a plan was compiled")
+    }
+}
+
+/// The device. A step has run when `submit` returns.
+pub struct MetalBackend {
+    gpu: Gpu,
+    memory: Memory,
+    plans: Vec<Option<Arc<Plan>>>,
+    steps: u64,
+    interrupt: Option<Arc<AtomicBool>>,
+}
+
+impl MetalBackend {
+    /// The system's Metal device.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn new() -> Result<Self, DeviceError> {
+        Ok(Self { gpu: Gpu::open()?, memory: Memory::default(), plans: Vec::new(), steps: 0, interrupt: None })
+    }
+
+    fn plan(&self, executable: ExecutableId) -> Arc<Plan> {
+        Arc::clone(self.plans[executable.0 as usize].as_ref().expect("a plan in use has not been discarded"))
+    }
+
+    /// Writes the ids of a step that brings its own.
+    fn begin(&self, plan: &Plan, inputs: &StepInputs) {
+        if plan.key.program == Program::Forward && !inputs.tokens_on_device {
+            let slot = self.memory.token_slots[inputs.token_slot].as_ref().expect("a plan was compiled");
+            slot.write(0, bytemuck::cast_slice(&inputs.tokens));
+        }
+    }
+
+    /// Runs some dispatches of a plan.
+    fn run(&mut self, plan: &Plan, range: std::ops::Range<usize>, inputs: &StepInputs) -> Result<(), DeviceError> {
+        let step = Step::new(&self.memory, inputs);
+        let dispatches = &plan.dispatches[range];
+        let prepared: Vec<_> = dispatches.iter().map(|d| (d.stage, lower::lower(&step, &d.op))).collect();
+        let mut stages = Vec::new();
+        for of_stage in prepared.chunk_by(|a, b| a.0 == b.0) {
+            stages.push(of_stage.iter().flat_map(|(_, launches)| launches.iter().map(lower::Prepared::launch)).collect());
+        }
+        self.gpu.run(&stages)
+    }
+}
+
+impl Backend for MetalBackend {
+    fn available_bytes(&self) -> Option<u64> {
+        Some(self.gpu.working_set())
+    }
+
+    fn describe(&self) -> String {
+        format!("metal ({})", self.gpu.name())
+    }
+
+    fn open_weights(&mut self, file: Arc<MappedFile>) -> Result<(), DeviceError> {
+        let buffer = self.gpu.buffer("a weight file", file.bytes().len())?;
+        buffer.write(0, file.bytes());
+        self.memory.files.push(buffer);
+        Ok(())
+    }
+
+    fn upload_constants(&mut self, values: &[f32]) -> Result<(), DeviceError> {
+        let buffer = self.gpu.buffer("the norms and gates", size_of_val(values))?;
+        buffer.write(0, bytemuck::cast_slice(values));
+        self.memory.constants = Some(buffer);
+        Ok(())
+    }
+
+    fn allocate(&mut self, what: &'static str, bytes: usize) -> Result<BufferId, DeviceError> {
+        let buffer = self.gpu.buffer(what, bytes)?;
+        let free = self.memory.buffers.iter().position(Option::is_none);
+        let index = free.unwrap_or_else(|| {
+            self.memory.buffers.push(None);
+            self.memory.buffers.len() - 1
+        });
+        self.memory.buffers[index] = Some(buffer);
+        Ok(BufferId(u32::try_from(index).expect("far fewer than 2^32 buffers")))
+    }
+
+    fn free(&mut self, buffer: BufferId) {
+        self.memory.buffers[buffer.0 as usize] = None;
+    }
+
+    fn bind_kv(&mut self, pool: BufferId, block_bytes: usize) {
+        self.memory.kv = Some((pool, block_bytes));
+    }
+
+    fn copy(&mut self, from: (BufferId, usize), to: (BufferId, usize), bytes: usize) {
+        self.memory.buffer(to.0).copy(to.1, self.memory.buffer(from.0), from.1, bytes);
+    }
+
+    fn clear(&mut self, buffer: BufferId, offset: usize, bytes: usize) {
+        self.memory.buffer(buffer).write(offset, &vec![0; bytes]);
+    }
+
+    fn write(&mut self, buffer: BufferId, offset: usize, bytes: &[u8]) {
+        self.memory.buffer(buffer).write(offset, bytes);
+    }
+
+    fn read(&mut self, buffer: BufferId, offset: usize, out: &mut [u8]) {
+        self.memory.buffer(buffer).read(offset, out);
+    }
+
+    fn compile(&mut self, plan: Arc<Plan>) -> Result<ExecutableId, DeviceError> {
+        if let Some(reason) = plan.dispatches.iter().find_map(|d| lower::unsupported(&d.op)) {
+            return Err(DeviceError::Unsupported { device: "metal", reason });
+        }
+        let rows = plan.key.token_bucket.max(plan.key.output_bucket());
+        let memory = &mut self.memory;
+        let [slot_0, slot_1] = &mut memory.token_slots;
+        for (buffer, bytes) in [
+            (&mut memory.arena, plan.arena_bytes),
+            (&mut memory.logits, plan.logits_bytes),
+            (slot_0, rows * DType::U32.bytes()),
+            (slot_1, rows * DType::U32.bytes()),
+        ] {
+            if buffer.as_ref().is_none_or(|buffer| buffer.len() < bytes) {
+                let grown = self.gpu.buffer("scratch memory", bytes)?;
+                if let Some(old) = buffer {
+                    grown.copy(0, old, 0, old.len());
+                }
+                *buffer = Some(grown);
+            }
+        }
+        let free = self.plans.iter().position(Option::is_none);
+        let index = free.unwrap_or_else(|| {
+            self.plans.push(None);
+            self.plans.len() - 1
+        });
+        self.plans[index] = Some(plan);
+        Ok(ExecutableId(u32::try_from(index).expect("far fewer than 2^32 plans")))
+    }
+
+    fn discard(&mut self, executable: ExecutableId) {
+        self.plans[executable.0 as usize] = None;
+    }
+
+    fn submit(&mut self, executable: ExecutableId, inputs: &StepInputs) -> Result<Ticket, DeviceError> {
+        if self.interrupt.as_ref().is_some_and(|flag| flag.load(Ordering::Relaxed)) {
+            return Err(DeviceError::Interrupted);
+        }
+        let plan = self.plan(executable);
+        self.begin(&plan, inputs);
+        self.run(&plan, 0..plan.dispatches.len(), inputs)?;
+        self.steps += 1;
+        Ok(Ticket(self.steps))
+    }
+
+    fn interrupt_by(&mut self, flag: Option<Arc<AtomicBool>>) {
+        self.interrupt = flag;
+    }
+
+    fn wait(&mut self, ticket: Ticket) -> Result<(), DeviceError> {
+        assert!(ticket.0 <= self.steps, "a ticket of another device");
+        Ok(())
+    }
+
+    fn logits(&mut self, rows: usize, cols: usize, out: &mut [f32]) {
+        assert_eq!(out.len(), rows * cols);
+        self.memory.flat(Space::Logits).read(0, bytemuck::cast_slice_mut(out));
+    }
+
+    fn sampled(&mut self, token_slot: usize, out: &mut [u32]) {
+        let slot = self.memory.token_slots[token_slot].as_ref().expect("a plan was compiled");
+        slot.read(0, bytemuck::cast_slice_mut(out));
+    }
+
+    fn poke(&mut self, space: Space, offset: usize, bytes: &[u8]) {
+        self.memory.flat(space).write(offset, bytes);
+    }
+
+    fn peek(&mut self, space: Space, offset: usize, out: &mut [u8]) {
+        self.memory.flat(space).read(offset, out);
+    }
+
+    fn observe(
+        &mut self,
+        executable: ExecutableId,
+        inputs: &StepInputs,
+        observer: &mut dyn Observer,
+    ) -> Result<(), DeviceError> {
+        let plan = self.plan(executable);
+        self.begin(&plan, inputs);
+        for (index, dispatch) in plan.dispatches.iter().enumerate() {
+            self.run(&plan, index..index + 1, inputs)?;
+            let step = Step::new(&self.memory, inputs);
+            observer.after(index, &dispatch.op, &|t: &Tensor, rows| {
+                let mut values = vec![0.0f32; rows * t.cols];
+                let place = step.at(t);
+                place.buffer.read(place.offset, bytemuck::cast_slice_mut(&mut values));
+                values
+            });
+        }
+        self.steps += 1;
+        Ok(())
+    }
+}
