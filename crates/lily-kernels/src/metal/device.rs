@@ -27,6 +27,9 @@ pub struct Source {
 /// Bytes that host and GPU share.
 pub struct Buffer(Object<dyn MTLBuffer>);
 
+// SAFETY: Metal allows buffers on any thread; their bytes are reached through the methods below, while no GPU work runs.
+unsafe impl Send for Buffer {}
+
 impl Buffer {
     /// Its length.
     pub fn len(&self) -> usize {
