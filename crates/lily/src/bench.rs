@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 
 use crate::flags::BenchFlags;
 use crate::interrupt::{EXIT_INTERRUPTED, Guard, Interrupts};
+use crate::terminal::progress::Rounds;
 use crate::terminal::write_stdout;
 
 /// Runs the command.
@@ -30,12 +31,15 @@ pub fn bench(flags: &BenchFlags) -> anyhow::Result<ExitCode> {
     let guard = interrupts.guard();
     let mut prompts = Prompts::new(engine.codec().tokenizer().vocab_size().min(engine.info().vocab_size));
     let mut rows = Vec::new();
+    let each = (flags.rounds.get() as u64).saturating_add(1);
+    let progress = Rounds::new(each.saturating_mul(flags.prompt_tokens.len() as u64));
     for length in flags.prompt_tokens.iter().map(|length| length.get()) {
-        let Some(row) = measure(&mut engine, flags, length, &mut prompts, &guard)? else {
+        let Some(row) = measure(&mut engine, flags, length, &mut prompts, (&guard, &progress))? else {
             return Ok(EXIT_INTERRUPTED.into());
         };
         rows.push(row);
     }
+    drop(progress);
     let report = Report { flags, options: &options, engine: &engine, load_ms, rows };
     write_stdout(&if flags.json { format!("{}\n", report.json()) } else { report.table() })?;
     Ok(ExitCode::SUCCESS)
@@ -66,10 +70,11 @@ fn measure(
     flags: &BenchFlags,
     length: usize,
     prompts: &mut Prompts,
-    guard: &Guard,
+    (guard, progress): (&Guard, &Rounds),
 ) -> anyhow::Result<Option<Row>> {
     let (mut prefill, mut first, mut decode) = (Vec::new(), Vec::new(), Vec::new());
     for round in 0..=flags.rounds.get() {
+        progress.begin(round_words(length, round, flags.rounds.get()));
         let request = Request {
             max_tokens: Some(flags.tokens.get()),
             ignore_eos: true,
@@ -80,6 +85,7 @@ fn measure(
             return Ok(None);
         }
         let steps = decode_steps(&done)?;
+        progress.done();
         // The first round warms up: plans are recorded, pages of the weights come into memory.
         if round == 0 {
             continue;
@@ -96,6 +102,14 @@ fn measure(
         bail!("no round was measured");
     };
     Ok(Some(Row { prompt_tokens: length, prefill_tps, first_token_ms, decode_tps: spread(&decode) }))
+}
+
+/// Round 0 warms up.
+fn round_words(length: usize, round: usize, rounds: usize) -> String {
+    match round {
+        0 => format!("{length} prompt tokens: warming up"),
+        _ => format!("{length} prompt tokens: round {round} of {rounds}"),
+    }
 }
 
 /// Steps behind the first token. Anything reused would make the numbers lies.

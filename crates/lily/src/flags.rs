@@ -172,7 +172,7 @@ pub struct ManFlags {
     /// The page of this command instead of the program's
     #[arg(value_name = "COMMAND", conflicts_with = "dir")]
     pub command: Option<String>,
-    /// Write every page to this folder, which must exist
+    /// Write every page to this folder; it is made if it is not there
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
 }
@@ -420,7 +420,7 @@ pub fn pick_model(explicit: Option<&Path>, env: Env) -> anyhow::Result<(ModelSou
     if let Some(path) = explicit {
         return Ok((source_of(path, env)?, None));
     }
-    if let Some(path) = env("LILY_MODEL").map(PathBuf::from) {
+    if let Some(path) = hub::env_path(env, "LILY_MODEL") {
         let line = format!("model: {} (LILY_MODEL)", path.display());
         return Ok((source_of(&path, env)?, Some(line)));
     }
@@ -486,9 +486,9 @@ mod tests {
 
     #[test]
     fn lily_model_is_named_in_the_line() {
-        let (source, line) = pick_model(None, &env(&[("LILY_MODEL", "/other")])).unwrap();
-        assert_eq!(folder(source), Some("/other".into()));
-        assert_eq!(line.as_deref(), Some("model: /other (LILY_MODEL)"));
+        let (source, line) = pick_model(None, &env(&[("LILY_MODEL", "~/other"), ("HOME", "/d")])).unwrap();
+        assert_eq!(folder(source), Some("/d/other".into()));
+        assert_eq!(line.as_deref(), Some("model: /d/other (LILY_MODEL)"));
     }
 
     #[test]

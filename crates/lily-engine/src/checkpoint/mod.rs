@@ -21,6 +21,7 @@ pub use declared::Declared;
 pub use error::CheckpointError;
 pub use open::{Checkpoint, ModelFolder, WeightFile};
 pub use quantization::{AffineParams, Quantization, Stated};
+pub use shards::{INDEX_FILE, WEIGHT_FILE, indexed_files};
 pub use source::{EmbeddedModel, ModelSource};
 
 /// Where a model takes its tensors from.

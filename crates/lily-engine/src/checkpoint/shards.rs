@@ -12,8 +12,10 @@ use super::files::ModelFiles;
 use super::header::{self, Entry};
 use super::{CheckpointError, layout};
 
-pub(super) const INDEX_FILE: &str = "model.safetensors.index.json";
-pub(super) const WEIGHT_FILE: &str = "model.safetensors";
+/// Says which file holds which tensor, if there are several.
+pub const INDEX_FILE: &str = "model.safetensors.index.json";
+/// Holds every tensor, if there is no index.
+pub const WEIGHT_FILE: &str = "model.safetensors";
 
 /// The text model's tensors by name, and the files that hold them, in the order of their names.
 #[derive(Debug, Default)]
@@ -103,6 +105,15 @@ fn weight_map(index: &str, json: &[u8]) -> Result<BTreeMap<String, String>, Chec
         return Err(refuse("`weight_map` names no tensor of a text model".to_owned()));
     }
     Ok(placed)
+}
+
+/// Names of the weight files that the text of a `model.safetensors.index.json` asks for, ascending: those that hold a
+/// tensor of the text model. For someone who has the index and not yet the files.
+///
+/// # Errors
+/// It is no index: one sentence.
+pub fn indexed_files(index_json: &[u8]) -> Result<BTreeSet<String>, CheckpointError> {
+    Ok(weight_map(INDEX_FILE, index_json)?.into_values().collect())
 }
 
 /// A downloaded index must not lead out of its folder.

@@ -26,6 +26,9 @@ pub struct PullFlags {
     /// Compare the checksums of files that are already there, and fetch again what differs
     #[arg(long)]
     pub verify: bool,
+    /// Fetch it even if Lily cannot run it: without this, config.json is read before any weight is fetched
+    #[arg(long)]
+    pub any: bool,
 }
 
 /// Where the Hub is, where its files go, and who asks. Not `Debug`: the token belongs in no message.
@@ -61,7 +64,7 @@ pub fn hub_settings(env: Env, proxy: Option<ureq::Proxy>) -> anyhow::Result<HubS
     let sendable = token.as_deref().is_none_or(|token| token.bytes().all(|byte| byte.is_ascii_graphic()));
     ensure!(sendable, "the Hugging Face token holds characters that no token has");
     let cache = hub_dir(env).context("none of HF_HUB_CACHE, HF_HOME, XDG_CACHE_HOME and HOME is set")?;
-    let authorities = env("SSL_CERT_FILE").map(|path| authorities(Path::new(&path))).transpose()?;
+    let authorities = env_path(env, "SSL_CERT_FILE").map(|path| authorities(&path)).transpose()?;
     Ok(HubSettings { endpoint, token, cache, proxy, authorities })
 }
 
@@ -84,9 +87,19 @@ pub fn proxy() -> Option<ureq::Proxy> {
     ureq::Proxy::try_from_env()
 }
 
+/// A path from the environment. No shell expands what stands in quotes or in a file of variables, and `huggingface_hub`
+/// does; so a `~` in front is the home folder.
+pub(super) fn env_path(env: Env, name: &str) -> Option<PathBuf> {
+    let path = PathBuf::from(env(name)?);
+    match (path.strip_prefix("~"), env("HOME")) {
+        (Ok(rest), Some(home)) => Some(Path::new(&home).join(rest)),
+        _ => Some(path),
+    }
+}
+
 /// What `hf auth login` left.
 fn stored_token(env: Env) -> anyhow::Result<Option<String>> {
-    let path = env("HF_TOKEN_PATH").map(PathBuf::from).or_else(|| home(env).map(|home| home.join("token")));
+    let path = env_path(env, "HF_TOKEN_PATH").or_else(|| home(env).map(|home| home.join("token")));
     let Some(path) = path else { return Ok(None) };
     match fs::read_to_string(&path) {
         Ok(token) => Ok(Some(token)),
@@ -97,14 +110,13 @@ fn stored_token(env: Env) -> anyhow::Result<Option<String>> {
 
 /// The hub cache.
 pub(super) fn hub_dir(env: Env) -> Option<PathBuf> {
-    env("HF_HUB_CACHE").map(PathBuf::from).or_else(|| home(env).map(|home| home.join("hub")))
+    env_path(env, "HF_HUB_CACHE").or_else(|| home(env).map(|home| home.join("hub")))
 }
 
 /// The folder of everything that belongs to Hugging Face.
 fn home(env: Env) -> Option<PathBuf> {
-    let cache =
-        || env("XDG_CACHE_HOME").map(PathBuf::from).or_else(|| env("HOME").map(|home| Path::new(&home).join(".cache")));
-    env("HF_HOME").map(PathBuf::from).or_else(|| cache().map(|cache| cache.join("huggingface")))
+    let cache = || env_path(env, "XDG_CACHE_HOME").or_else(|| env("HOME").map(|home| Path::new(&home).join(".cache")));
+    env_path(env, "HF_HOME").or_else(|| cache().map(|cache| cache.join("huggingface")))
 }
 
 /// `owner/name`, both plain: the parts become folder names and parts of addresses.
@@ -146,6 +158,32 @@ mod tests {
         }
         assert_eq!(hub_dir(&env(&[])), None);
         assert!(hub_settings(&env(&[]), None).is_err());
+    }
+
+    #[test]
+    fn a_tilde_is_the_home_folder() {
+        for (value, want) in [
+            ("~/x y", "/d/x y"),
+            ("~", "/d"),
+            ("~//x/", "/d/x"),
+            ("~x/y", "~x/y"),
+            ("/a/~/b", "/a/~/b"),
+            ("x/~", "x/~"),
+        ] {
+            assert_eq!(env_path(&env(&[("P", value), ("HOME", "/d")]), "P"), Some(want.into()));
+        }
+        assert_eq!(env_path(&env(&[("P", "~/x")]), "P"), Some("~/x".into()));
+        for (name, want) in
+            [("HF_HUB_CACHE", "/d/x"), ("HF_HOME", "/d/x/hub"), ("XDG_CACHE_HOME", "/d/x/huggingface/hub")]
+        {
+            assert_eq!(hub_dir(&env(&[(name, "~/x"), ("HOME", "/d")])), Some(want.into()));
+        }
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("t"), "hf_tilde").unwrap();
+        let pairs = [("HF_TOKEN_PATH", "~/t"), ("HOME", folder.path().to_str().unwrap())];
+        assert_eq!(hub_settings(&env(&pairs), None).unwrap().token.as_deref(), Some("hf_tilde"));
+        let pairs = [("SSL_CERT_FILE", "~/t"), ("HOME", folder.path().to_str().unwrap())];
+        assert!(hub_settings(&env(&pairs), None).err().unwrap().to_string().ends_with("there is no certificate in it"));
     }
 
     #[test]

@@ -60,7 +60,7 @@ impl Checksum {
 }
 
 /// A file of a repository.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct RemoteFile {
     /// Path in the repository, as the Hub says it.
     pub name: String,

@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 
 /// The folders of one repository.
 #[derive(Debug)]
@@ -62,6 +62,25 @@ impl Layout {
         replace(&pointer, |path| symlink(&target, path)).with_context(|| pointer.display().to_string())
     }
 
+    /// Looks, before anything is fetched, whether the name of a revision can be written.
+    ///
+    /// # Errors
+    /// One revision is called like a folder of others: one sentence that names the path.
+    pub fn check_ref(&self, revision: &str, commit: &str) -> anyhow::Result<()> {
+        if revision == commit {
+            return Ok(());
+        }
+        let refs = self.repository.join("refs");
+        let path = refs.join(revision);
+        let file = path.ancestors().skip(1).take_while(|folder| folder.starts_with(&refs)).find(|path| path.is_file());
+        let (taken, what) = match file {
+            Some(file) => (file, "names another revision, so no revision below it can be named"),
+            None if path.is_dir() => (path.as_path(), "is a folder of other revisions, so it can name none itself"),
+            None => return Ok(()),
+        };
+        bail!("{}: this {what}; delete it, or pull the commit by `--revision {commit}`", taken.display())
+    }
+
     /// Lets a branch or tag name a commit; a commit needs no other name.
     ///
     /// # Errors
@@ -110,9 +129,9 @@ impl Layout {
 fn replace(path: &Path, make: impl Fn(&Path) -> io::Result<()>) -> io::Result<()> {
     let folder = path.parent().unwrap_or(Path::new("."));
     fs::create_dir_all(folder)?;
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    // Two machines or containers may share the cache, so the number of this process is not enough.
-    let aside = folder.join(format!(".{name}.{:x}", crate::random_seed()));
+    // Two machines or containers may share the cache, so the number of this process is not enough. The name itself is
+    // not in it: it may be as long as a name can be.
+    let aside = folder.join(format!(".lily-{:x}", crate::random_seed()));
     make(&aside)?;
     fs::rename(&aside, path).inspect_err(|_| drop(fs::remove_file(&aside)))
 }

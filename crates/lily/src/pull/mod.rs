@@ -1,8 +1,9 @@
 //! `lily pull`: a repository of the Hugging Face Hub into its cache. This file is the order of events: list, choose,
-//! check the disk, fetch, link, name. Every state on the way is one that the next pull continues from, so nothing has
+//! fetch what describes the model and judge it, check the disk, fetch the rest, link, name. Every state on the way is one that the next pull continues from, so nothing has
 //! to be cleaned up: a signal, a crash and a power cut are all the same to it.
 
 mod blob;
+mod describe;
 mod hub;
 mod layout;
 mod patience;
@@ -15,7 +16,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
+use lily_engine::checkpoint::{Checkpoint, ModelSource, cached_model};
 
 use crate::flags::{self, HubSettings, PullFlags};
 use crate::interrupt;
@@ -24,6 +26,7 @@ use crate::terminal::{note, write_stdout};
 use hub::{Hub, RemoteFile};
 use layout::Layout;
 use patience::Limits;
+use select::Choice;
 
 /// Runs the command; the folder of the model is all that goes to stdout.
 ///
@@ -42,13 +45,20 @@ pub fn pull(flags: &PullFlags) -> anyhow::Result<ExitCode> {
         repo: &flags.repo,
         revision: &flags.revision,
         verify: flags.verify,
+        any: flags.any,
         limits: &limits,
-        free_bytes: &free_bytes,
+        disk: &disk,
         report: &progress,
     };
     let folder = task.run()?;
-    if lily_engine::checkpoint::cached_model(&settings.cache, &flags.repo).as_ref() == Some(&folder) {
-        note(format_args!("`lily chat --model {}` talks with it", flags.repo));
+    // A whole repository may still hold files that contradict each other.
+    match Checkpoint::open(&ModelSource::Folder(folder.clone())) {
+        Err(error) if flags.any => note(format_args!("warning: {error}")),
+        Err(error) => bail!("{} is here as the Hub has it, and Lily cannot open it: {error}", flags.repo),
+        Ok(_) if cached_model(&settings.cache, &flags.repo).as_ref() == Some(&folder) => {
+            note(format_args!("`lily chat --model {}` talks with it", flags.repo));
+        }
+        Ok(_) => note(format_args!("`lily chat --model {}` talks with it", folder.display())),
     }
     write_stdout(&format!("{}\n", folder.display()))?;
     Ok(ExitCode::SUCCESS)
@@ -60,10 +70,20 @@ struct Task<'a> {
     repo: &'a str,
     revision: &'a str,
     verify: bool,
+    /// Fetch it also if the engine would not run it.
+    any: bool,
     limits: &'a Limits,
-    /// Bytes that may still be written below an existing folder.
-    free_bytes: &'a dyn Fn(&Path) -> io::Result<u64>,
+    /// The disk of an existing folder.
+    disk: &'a dyn Fn(&Path) -> io::Result<Disk>,
     report: &'a dyn Report,
+}
+
+/// What a disk takes.
+struct Disk {
+    /// Bytes that may still be written.
+    free: u64,
+    /// Bytes of the name of a file.
+    longest_name: u64,
 }
 
 impl Task<'_> {
@@ -75,24 +95,28 @@ impl Task<'_> {
         if let Some(line) = choice.skipped_line() {
             self.report.note(&line);
         }
-        let layout = Layout::create(&self.settings.cache, self.repo)?;
-        let missing = self.missing(&layout, &choice.files)?;
-        let here = missing.iter().map(|(_, here)| here).sum();
-        let total: u64 = missing.iter().map(|(file, _)| file.size).sum();
         let commit = &listing.commit;
-        if missing.is_empty() {
+        let layout = Layout::create(&self.settings.cache, self.repo)?;
+        self.check_names(&layout, &choice, commit)?;
+        let (first, rest): (Vec<_>, Vec<_>) =
+            self.missing(&layout, &choice.files)?.into_iter().partition(|(file, _)| describe::describes(file));
+        let missing = || first.iter().chain(&rest);
+        let here = missing().map(|(_, here)| here).sum();
+        let total: u64 = missing().map(|(file, _)| file.size).sum();
+        if missing().next().is_none() {
+            self.judge(&layout, &choice, false)?;
             let line = format!("{} ({commit}) is here already, {}; nothing to transfer", self.repo, choice.total());
             self.report.note(&line);
         } else {
-            let to_come = total - here;
-            self.check_room(&layout, to_come)?;
-            let (count, all) = (missing.len(), choice.files.len());
-            let line = format!("{} ({commit}): {count} of {all} files, {}", self.repo, human_bytes(to_come));
+            let (count, all) = (missing().count(), choice.files.len());
+            let line = format!("{} ({commit}): {count} of {all} files, {}", self.repo, human_bytes(total - here));
             self.report.note(&line);
             self.report.start(here, total);
-            for (file, here) in &missing {
-                blob::fetch(&hub, &layout, commit, (file, *here), self.report)?;
-            }
+            let fetch = |&file: &(&RemoteFile, u64)| blob::fetch(&hub, &layout, commit, file, self.report);
+            first.iter().try_for_each(fetch)?;
+            self.judge(&layout, &choice, !rest.is_empty())?;
+            self.check_room(&layout, rest.iter().map(|(file, here)| file.size - here).sum())?;
+            rest.iter().try_for_each(fetch)?;
             self.report.end();
         }
         for file in &choice.files {
@@ -101,6 +125,30 @@ impl Task<'_> {
         // Last, so that the name leads to the old, complete snapshot as long as the new one is not.
         layout.write_ref(self.revision, commit)?;
         Ok(layout.snapshot(commit))
+    }
+
+    /// Before a byte comes that would get no name in the end.
+    fn check_names(&self, layout: &Layout, choice: &Choice, commit: &str) -> anyhow::Result<()> {
+        let place = layout.repository();
+        let longest = (self.disk)(place).with_context(|| place.display().to_string())?.longest_name;
+        choice.check_names(longest).with_context(|| self.repo.to_owned())?;
+        if let Some(part) = self.revision.split('/').find(|part| part.len() as u64 > longest) {
+            bail!("--revision: a part of it has {} bytes, and the disk takes {longest}", part.len());
+        }
+        layout.check_ref(self.revision, commit)
+    }
+
+    /// Before gigabytes come for nothing, if there are files `to_come`.
+    fn judge(&self, layout: &Layout, choice: &Choice, to_come: bool) -> anyhow::Result<()> {
+        match describe::check(layout, &choice.files) {
+            Err(problem) if self.any => self.report.note(&format!("warning: Lily cannot run it: {problem:#}")),
+            Err(problem) => {
+                let rest = if to_come { "; the rest was not fetched (`--any` fetches it all the same)" } else { "" };
+                return Err(anyhow!("{} holds no model that Lily runs: {problem:#}{rest}", self.repo));
+            }
+            Ok(()) => {}
+        }
+        Ok(())
     }
 
     /// Files whose bytes are not all here, with how many are.
@@ -123,7 +171,7 @@ impl Task<'_> {
 
     fn check_room(&self, layout: &Layout, needed: u64) -> anyhow::Result<()> {
         let place = layout.repository();
-        let free = (self.free_bytes)(place).with_context(|| place.display().to_string())?;
+        let free = (self.disk)(place).with_context(|| place.display().to_string())?.free;
         if free < needed {
             bail!(
                 "{} are still to be downloaded, and {} has {} free: make room, or set HF_HOME to a folder on a larger disk",
@@ -136,7 +184,9 @@ impl Task<'_> {
     }
 }
 
-fn free_bytes(folder: &Path) -> io::Result<u64> {
+fn disk(folder: &Path) -> io::Result<Disk> {
     let found = rustix::fs::statvfs(folder)?;
-    Ok(found.f_bavail.saturating_mul(found.f_frsize))
+    // Some file systems tell no length; then it is what nearly all have.
+    let longest_name = if found.f_namemax == 0 { 255 } else { found.f_namemax };
+    Ok(Disk { free: found.f_bavail.saturating_mul(found.f_frsize), longest_name })
 }

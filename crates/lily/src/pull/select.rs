@@ -1,5 +1,8 @@
 //! Which files of a repository are fetched: those that the engine reads, and small text that other tools expect.
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+
 use anyhow::bail;
 
 use super::hub::RemoteFile;
@@ -19,11 +22,12 @@ pub struct Choice {
 /// Splits the list.
 ///
 /// # Errors
-/// A name leads out of the folder, or the repository holds no model that the engine could open.
+/// A name leads out of the folder or stands for two things, or the repository holds no model that the engine could open.
 pub fn choose(files: Vec<RemoteFile>, repo: &str) -> anyhow::Result<Choice> {
     if let Some(file) = files.iter().find(|file| leads_out(&file.name)) {
         bail!("{repo}: the Hub lists a file {:?}, which leads out of the folder; nothing was downloaded", file.name);
     }
+    let files = distinct(files, repo)?;
     let (files, skipped): (Vec<_>, Vec<_>) = files.into_iter().partition(is_needed);
     let has = |wanted: &dyn Fn(&str) -> bool| files.iter().any(|file| wanted(&file.name));
     for (there, what) in [
@@ -38,7 +42,54 @@ pub fn choose(files: Vec<RemoteFile>, repo: &str) -> anyhow::Result<Choice> {
     Ok(Choice { files, skipped: skipped.into_iter().map(|file| file.name).collect() })
 }
 
+/// The files, each of them once.
+///
+/// # Errors
+/// A name stands for two files, or for a file and a folder.
+fn distinct(files: Vec<RemoteFile>, repo: &str) -> anyhow::Result<Vec<RemoteFile>> {
+    let mut known = BTreeMap::new();
+    let mut once: Vec<RemoteFile> = Vec::with_capacity(files.len());
+    for file in files {
+        match known.entry(file.name.clone()) {
+            Entry::Vacant(place) => {
+                place.insert(once.len());
+                once.push(file);
+            }
+            Entry::Occupied(place) if once[*place.get()] == file => {}
+            Entry::Occupied(_) => {
+                bail!("{repo}: the Hub lists two files by the name {:?}; nothing was downloaded", file.name);
+            }
+        }
+    }
+    for file in &once {
+        let mut folders = file.name.match_indices('/').map(|(end, _)| &file.name[..end]);
+        if let Some(folder) = folders.find(|folder| known.contains_key(*folder)) {
+            bail!(
+                "{repo}: the Hub lists {folder:?} as a file and as the folder of {:?}; nothing was downloaded",
+                file.name
+            );
+        }
+    }
+    Ok(once)
+}
+
 impl Choice {
+    /// # Errors
+    /// A name is longer than the `longest` that the disk takes, in bytes.
+    pub fn check_names(&self, longest: u64) -> anyhow::Result<()> {
+        match self.files.iter().find(|file| file.name.len() as u64 > longest) {
+            None => Ok(()),
+            Some(RemoteFile { name, .. }) => {
+                let start: String = name.chars().take(40).collect();
+                let length = name.len();
+                bail!(
+                    "the name {:?} has {length} bytes, and the disk takes {longest}; nothing was downloaded",
+                    start + "…"
+                )
+            }
+        }
+    }
+
     /// Size of all files together, in words.
     pub fn total(&self) -> String {
         human_bytes(self.files.iter().map(|file| file.size).sum())
@@ -105,6 +156,30 @@ mod tests {
             let error = choose(model(&[name]), "o/n").unwrap_err().to_string();
             assert!(error.contains("leads out of the folder"), "{name}: {error}");
         }
+    }
+
+    #[test]
+    fn a_name_stands_for_one_file() {
+        let mut files = model(&["a.json", "a.json"]);
+        assert_eq!(choose(files.clone(), "o/n").unwrap().files.len(), 4, "twice the same is the same");
+        files[4].size += 1;
+        let error = choose(files, "o/n").unwrap_err().to_string();
+        assert_eq!(error, "o/n: the Hub lists two files by the name \"a.json\"; nothing was downloaded");
+        for names in [["a", "a/b"], ["a/b/c", "a"], ["x/a/b", "x/a"]] {
+            let error = choose(model(&names), "o/n").unwrap_err().to_string();
+            assert!(error.contains("as a file and as the folder of"), "{error}");
+        }
+        assert!(choose(model(&["a/b", "a/c", "ab"]), "o/n").is_ok());
+    }
+
+    #[test]
+    fn names_must_fit_the_disk() {
+        let (fits, long) = ("é".repeat(125) + ".json", "é".repeat(126) + ".json");
+        let check = |name: &str| choose(model(&[name]), "o/n").unwrap().check_names(255);
+        assert!(check(&fits).is_ok());
+        let error = check(&long).unwrap_err().to_string();
+        assert!(error.contains("ééé…\" has 257 bytes, and the disk takes 255") && error.len() < 200, "{error}");
+        assert!(check(&"x".repeat(300)).is_ok(), "it is not fetched");
     }
 
     #[test]

@@ -37,6 +37,13 @@ impl ApiError {
         Self { param: Some(param), ..Self::new(StatusCode::BAD_REQUEST, message) }
     }
 
+    /// A field of another kind than it must be: 400.
+    pub fn must_be(param: impl Into<String>, words: &str, found: &str) -> Self {
+        let param = param.into();
+        let message = format!("{param} must be {words}, not {found}");
+        Self { param: Some(param), ..Self::new(StatusCode::BAD_REQUEST, message) }
+    }
+
     /// The same with a code.
     pub fn code(self, code: &'static str) -> Self {
         Self { code: Some(code), ..self }

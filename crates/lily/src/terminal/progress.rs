@@ -1,4 +1,5 @@
-//! How far a transfer is: a bar when stderr is a terminal, otherwise a line now and then.
+//! How far a transfer is: a bar when stderr is a terminal, otherwise a line now and then. How far a measurement is, which
+//! only a person wants to know.
 
 use std::cell::Cell;
 use std::io::{IsTerminal, Write};
@@ -108,6 +109,50 @@ impl Report for Progress {
     }
 
     fn end(&self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+/// Tells a person at the terminal which round of a measurement runs; a pipe hears nothing.
+pub struct Rounds {
+    watched: bool,
+    bar: Option<ProgressBar>,
+}
+
+impl Rounds {
+    /// `total` rounds are to come.
+    pub fn new(total: u64) -> Self {
+        let watched = std::io::stderr().is_terminal();
+        let bar = (watched && !flags::plain_output()).then(|| {
+            let style = ProgressStyle::with_template("{wide_msg} {bar:24} {pos}/{len} {eta}");
+            // No steady tick: a thread that draws would take part in the measurement.
+            ProgressBar::new(total).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+        });
+        Self { watched, bar }
+    }
+
+    /// A round begins, of what kind in words.
+    pub fn begin(&self, words: String) {
+        match &self.bar {
+            Some(bar) => bar.set_message(words),
+            None if self.watched => note(words),
+            None => {}
+        }
+    }
+
+    /// It ended.
+    pub fn done(&self) {
+        if let Some(bar) = &self.bar {
+            bar.inc(1);
+        }
+    }
+}
+
+/// However a measurement ends, the line is free for what comes.
+impl Drop for Rounds {
+    fn drop(&mut self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
         }

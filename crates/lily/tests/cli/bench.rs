@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use super::support::bare;
 use super::{run, stderr, stdout};
 
 #[test]
@@ -43,4 +44,31 @@ fn bench_prints_a_table_and_knows_its_bounds() {
         assert!(stderr(&output).starts_with(&format!("lily: --prompt-tokens {length} with ")), "{}", stderr(&output));
     }
     assert_eq!(run(&["bench", "--rounds", "0"]).status.code(), Some(2));
+}
+
+/// `script` gives the program a terminal; what is seen there comes out of it, stdout and stderr in one.
+fn at_a_terminal(term: &str, command: &str) -> Option<String> {
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    let args = ["-q", "-e", "-c", command];
+    let output = bare("script").args(args).arg(file.path()).env("TERM", term).output().ok()?;
+    let seen = stdout(&output).to_owned();
+    // Of another system, with other flags, or none at all.
+    (output.status.success() && !seen.is_empty()).then_some(seen)
+}
+
+#[test]
+fn bench_tells_a_person_which_round_runs_and_a_pipe_nothing() {
+    let args = ["bench", "--model", "lily-demo", "--prompt-tokens", "9,300", "--tokens", "2", "--rounds", "2"];
+    let piped = run(&args);
+    assert_eq!((piped.status.code(), stderr(&piped)), (Some(0), ""));
+    let command = [&[env!("CARGO_BIN_EXE_lily")][..], &args].concat().join(" ");
+    let (Some(bar), Some(plain)) = (at_a_terminal("xterm", &command), at_a_terminal("dumb", &command)) else {
+        return println!("SKIP bench_tells_a_person_which_round_runs_and_a_pipe_nothing: no `script` gives a terminal");
+    };
+    for words in ["9 prompt tokens: warming up", "300 prompt tokens: round 2 of 2"] {
+        assert!(plain.contains(&format!("lily: {words}\r\n")), "{plain:?}");
+    }
+    // A bar that is drawn too often leaves some out.
+    assert!(bar.contains(" prompt tokens: ") && bar.contains("/6") && !plain.contains('\x1b'), "{bar:?}");
+    assert!(!bar.split("first token ms").nth(1).expect("a table").contains("round"), "{bar:?}");
 }

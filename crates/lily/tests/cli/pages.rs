@@ -55,11 +55,14 @@ fn manual_pages_know_every_command() {
     let written = run(&["man", "--dir", folder.path().to_str().expect("UTF-8")]);
     assert!(written.status.success() && stdout(&written).is_empty(), "{}", stderr(&written));
     let mut pages = vec![stdout(&output).to_owned()];
+    assert!(!pages[0].contains("help(1)"), "there is no such page");
     for name in commands().iter().filter(|name| *name != "help") {
         assert!(stdout(&output).contains(name), "{name}");
         let page = stdout(&run(&["man", name])).to_owned();
         assert!(page.contains(&format!("lily {name}")) || page.contains(&format!("lily\\-{name}")), "{page}");
         assert_eq!(std::fs::read_to_string(folder.path().join(format!("lily-{name}.1"))).expect("written"), page);
+        let title = page.lines().find(|line| line.starts_with(".TH ")).expect("a title");
+        assert!(title.starts_with(&format!(".TH lily-{name} 1 ")) && title.contains("\"lily "), "{title}");
         pages.push(page);
     }
     for page in pages {

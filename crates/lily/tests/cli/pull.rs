@@ -147,3 +147,41 @@ fn names_and_addresses_are_checked() {
     let empty = with_hub(&hub, home.path(), &["pull", REPO]).output().expect("starts");
     assert!(stderr(&empty).contains("no model that Lily reads: it has no config.json"), "{}", stderr(&empty));
 }
+
+#[test]
+fn a_model_that_cannot_be_run_is_not_done() {
+    let demo_with = |name: &'static str, text: &str| {
+        let rest = demo().into_iter().filter(|file| file.name != name);
+        rest.chain([File { name, bytes: text.as_bytes().to_vec(), lfs: false }]).collect::<Vec<_>>()
+    };
+    let index = "model.safetensors.index.json";
+    let elsewhere = r#"{"weight_map": {"language_model.model.nowhere.weight": "model.safetensors"}}"#;
+    for (files, words, transfers) in [
+        (demo_with("config.json", r#"{"model_type": "llama"}"#), "`model_type`", 1),
+        (demo_with(index, r#"{"weight_map": {"a": "b.safetensors"}}"#), r#"index.json names "b.safetensors""#, 2),
+        // Only the weights themselves can tell that they contradict their index.
+        (demo_with(index, elsewhere), "places tensor language_model.model.nowhere.weight in", 7),
+    ] {
+        let hub = FakeHub::start(REPO, &files, |_| Answer::Proper);
+        let home = tempfile::tempdir().expect("a folder");
+        let output = with_hub(&hub, home.path(), &["pull", REPO]).output().expect("starts");
+        assert_eq!((output.status.code(), stdout(&output), hub.transfers().len()), (Some(1), "", transfers));
+        let last = stderr(&output).lines().last().unwrap_or_default();
+        assert!(last.starts_with("lily: owner/name ") && last.contains(words), "{last}");
+        let forced = with_hub(&hub, home.path(), &["pull", "--any", REPO]).output().expect("starts");
+        assert!(forced.status.success() && stdout(&forced).lines().count() == 1, "{}", stderr(&forced));
+        assert!(stderr(&forced).contains("lily: warning: "), "{}", stderr(&forced));
+        assert_eq!(hub.transfers().len(), files.len());
+    }
+}
+
+#[test]
+fn a_home_with_a_tilde_is_found() {
+    let hub = FakeHub::start(REPO, &demo(), |_| Answer::Proper);
+    let home = tempfile::tempdir().expect("a folder");
+    let mut pull = with_hub(&hub, Path::new("~/hf"), &["pull", REPO]);
+    let output = pull.env("HOME", home.path()).current_dir(home.path()).output().expect("starts");
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(Path::new(stdout(&output)).starts_with(home.path().join("hf/hub")), "{}", stdout(&output));
+    assert!(!home.path().join("~").exists());
+}

@@ -5,9 +5,10 @@
 use axum::http::StatusCode;
 use lily_engine::request::ChatPrompt;
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
+use super::fields::Fields;
+use super::unique::{self, Refusal};
 use crate::flags::SamplingFlags;
 use crate::serve::error::ApiError;
 
@@ -48,21 +49,16 @@ pub struct ChatRequest {
     pub include_usage: bool,
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct StreamOptions {
-    #[serde(default)]
-    include_usage: bool,
-}
-
 impl ChatRequest {
     /// Reads a request body.
     ///
     /// # Errors
     /// 400, naming the first field that is wrong or unknown.
     pub fn parse(body: &[u8]) -> Result<Self, ApiError> {
-        let value: Value = serde_json::from_slice(body)
-            .map_err(|error| ApiError::new(StatusCode::BAD_REQUEST, format!("the body is not JSON: {error}")))?;
+        let value = unique::from_slice(body).map_err(|refusal| match refusal {
+            Refusal::Twice(path) => ApiError::field(path, "given twice in one object"),
+            Refusal::Syntax(error) => ApiError::new(StatusCode::BAD_REQUEST, format!("the body is not JSON: {error}")),
+        })?;
         let mut fields = Fields::new(value, "")?;
         let stream = fields.take("stream")?.unwrap_or(false);
         let this = Self {
@@ -87,10 +83,14 @@ impl ChatRequest {
 }
 
 fn stream_options(fields: &mut Fields, stream: bool) -> Result<bool, ApiError> {
-    match fields.take::<StreamOptions>("stream_options")? {
-        Some(_) if !stream => Err(ApiError::field("stream_options", "allowed only with stream: true")),
-        options => Ok(options.is_some_and(|options| options.include_usage)),
+    let Some(options) = fields.take::<Map<String, Value>>("stream_options")? else { return Ok(false) };
+    if !stream {
+        return Err(ApiError::field("stream_options", "allowed only with stream: true"));
     }
+    let mut options = Fields::new(options.into(), "stream_options")?;
+    let include_usage = options.take("include_usage")?.unwrap_or(false);
+    options.finish()?;
+    Ok(include_usage)
 }
 
 fn sampling(fields: &mut Fields) -> Result<SamplingFlags, ApiError> {
@@ -130,13 +130,17 @@ fn logit_bias(fields: &mut Fields) -> Result<Vec<(u32, f32)>, ApiError> {
 
 /// One string or several.
 fn stop(fields: &mut Fields) -> Result<Vec<String>, ApiError> {
-    match fields.take::<Value>("stop")? {
-        None => Ok(Vec::new()),
-        Some(Value::String(stop)) => Ok(vec![stop]),
-        Some(stops) => {
-            Vec::deserialize(stops).map_err(|_| fields.error("stop", "neither a string nor an array of strings"))
-        }
-    }
+    let several = match fields.take::<Value>("stop")? {
+        None => return Ok(Vec::new()),
+        Some(Value::String(stop)) => return Ok(vec![stop]),
+        Some(Value::Array(several)) => several,
+        Some(other) => return Err(fields.wrong("stop", "a string or an array of strings", &other)),
+    };
+    let of = |(i, stop): (usize, Value)| match stop.as_str() {
+        Some(stop) => Ok(stop.to_owned()),
+        None => Err(fields.wrong(&format!("stop[{i}]"), "a string", &stop)),
+    };
+    several.into_iter().enumerate().map(of).collect()
 }
 
 /// `top_logprobs` counts only with `logprobs`.
@@ -176,11 +180,8 @@ fn prompt(fields: &mut Fields) -> Result<ChatPrompt, ApiError> {
             return Err(ApiError::field(format!("chat_template_kwargs.{reserved}"), "set by the server"));
         }
     }
-    let enable_thinking = match kwargs.shift_remove("enable_thinking") {
-        None | Some(Value::Null) => None,
-        Some(Value::Bool(on)) => Some(on),
-        Some(_) => return Err(ApiError::field("chat_template_kwargs.enable_thinking", "neither true nor false")),
-    };
+    let thinking = kwargs.shift_remove_entry("enable_thinking").into_iter().collect::<Map<_, _>>();
+    let enable_thinking = Fields::new(thinking.into(), "chat_template_kwargs")?.take("enable_thinking")?;
     Ok(ChatPrompt { messages, tools, enable_thinking, template_kwargs: kwargs })
 }
 
@@ -229,7 +230,7 @@ fn content(fields: &mut Fields) -> Result<String, ApiError> {
         None => return Ok(String::new()),
         Some(Value::String(text)) => return Ok(text),
         Some(Value::Array(parts)) => parts,
-        Some(_) => return Err(fields.error("content", "neither a string nor an array of parts")),
+        Some(other) => return Err(fields.wrong("content", "a string or an array of parts", &other)),
     };
     let at = fields.path("content");
     let texts = parts.into_iter().enumerate().map(|(i, part)| {
@@ -262,9 +263,15 @@ fn tool_call(call: Value, at: &str, index: usize) -> Result<Value, ApiError> {
         None => Map::new(),
         Some(Value::Object(arguments)) => arguments,
         Some(Value::String(text)) if text.trim().is_empty() => Map::new(),
-        Some(Value::String(text)) => serde_json::from_str(&text)
-            .map_err(|error| function.error("arguments", format!("not the JSON text of an object: {error}")))?,
-        Some(_) => return Err(function.error("arguments", "not the JSON text of an object")),
+        // Read as any JSON first: that it is no object is then ours to say.
+        Some(Value::String(text)) => match serde_json::from_str(&text) {
+            Ok(Value::Object(arguments)) => arguments,
+            Ok(other) => return Err(function.wrong("arguments", "the JSON text of an object", &other)),
+            Err(error) => {
+                return Err(function.error("arguments", format!("not the JSON text of an object: {error}")));
+            }
+        },
+        Some(other) => return Err(function.wrong("arguments", "the JSON text of an object", &other)),
     };
     function.finish()?;
     fields.finish()?;
@@ -291,45 +298,6 @@ fn check_tool(tool: &Value, index: usize) -> Result<(), ApiError> {
     function.finish()
 }
 
-/// The fields of one JSON object, taken one by one; what is left at the end is unknown.
-struct Fields {
-    left: Map<String, Value>,
-    at: String,
-}
-
-impl Fields {
-    fn new(value: Value, at: &str) -> Result<Self, ApiError> {
-        if let Value::Object(left) = value {
-            return Ok(Self { left, at: at.to_owned() });
-        }
-        Err(if at.is_empty() {
-            ApiError::new(StatusCode::BAD_REQUEST, "the body is not a JSON object")
-        } else {
-            ApiError::field(at, "not a JSON object")
-        })
-    }
-
-    fn take<T: DeserializeOwned>(&mut self, name: &str) -> Result<Option<T>, ApiError> {
-        match self.left.shift_remove(name) {
-            None | Some(Value::Null) => Ok(None),
-            Some(value) => T::deserialize(value).map(Some).map_err(|error| self.error(name, error)),
-        }
-    }
-
-    fn finish(&self) -> Result<(), ApiError> {
-        let unknown = self.left.iter().find(|(_, value)| !value.is_null());
-        unknown.map_or(Ok(()), |(name, _)| Err(self.error(name, "not supported").code("unsupported_parameter")))
-    }
-
-    fn path(&self, name: &str) -> String {
-        if self.at.is_empty() { name.to_owned() } else { format!("{}.{name}", self.at) }
-    }
-
-    fn error(&self, name: &str, reason: impl std::fmt::Display) -> ApiError {
-        ApiError::field(self.path(name), reason)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -354,7 +322,6 @@ mod tests {
             ("temprature", json!(1)),
             ("n", json!(2)),
             ("stop", json!(1)),
-            ("stop", json!(["x", 1])),
             ("logprobs", json!(3)),
             ("top_logprobs", json!(3)),
             ("top_logprobs", json!(-1)),
@@ -381,6 +348,64 @@ mod tests {
             let error = parse(&with(name, value.clone())).expect_err(name);
             assert_eq!(error.param.as_deref(), Some(name), "{value}");
             assert!(error.message.starts_with(name), "{}", error.message);
+            assert_no_rust(&error.message);
+        }
+    }
+
+    /// The words of serde and of Rust's types say nothing to a caller.
+    fn assert_no_rust(message: &str) {
+        for word in ["usize", "u32", "i64", "f32", "invalid type", "expected", "sequence", "a map", "boolean"] {
+            assert!(!message.contains(word), "{message}");
+        }
+    }
+
+    #[test]
+    fn a_field_of_another_kind_is_told_which_kind_it_must_be() {
+        for (name, value, want) in [
+            ("max_tokens", json!("many"), "max_tokens must be a whole number of at least 0, not a string"),
+            ("temperature", json!({}), "temperature must be a number, not an object"),
+            ("stream", json!(1), "stream must be true or false, not 1"),
+            ("model", json!(7), "model must be a string, not 7"),
+            ("messages", json!("Hi"), "messages must be an array, not a string"),
+            ("messages", json!(["Hi"]), "messages[0] must be an object, not a string"),
+            ("messages", json!([{"role": 1}]), "messages[0].role must be a string, not 1"),
+            (
+                "messages",
+                json!([{"role": "user", "content": true}]),
+                "messages[0].content must be a string or an array of parts, not true",
+            ),
+            ("stop", json!(1), "stop must be a string or an array of strings, not 1"),
+            ("stop", json!(["a", null]), "stop[1] must be a string, not null"),
+            ("tools", json!([{"type": "function", "function": 1}]), "tools[0].function must be an object, not 1"),
+            (
+                "chat_template_kwargs",
+                json!({"enable_thinking": "no"}),
+                "chat_template_kwargs.enable_thinking must be true or false, not a string",
+            ),
+        ] {
+            let error = parse(&with(name, value)).expect_err(want);
+            assert_no_rust(&error.message);
+            assert_eq!((error.status, error.message.as_str()), (StatusCode::BAD_REQUEST, want));
+            assert!(error.param.is_some_and(|param| want.starts_with(&param)));
+        }
+        let mut body = with("stream", true.into());
+        body["stream_options"] = json!({"include_usage": "yes"});
+        let error = parse(&body).unwrap_err().message;
+        assert_eq!(error, "stream_options.include_usage must be true or false, not a string");
+    }
+
+    #[test]
+    fn a_key_that_comes_twice_is_refused_by_name() {
+        let messages = r#""messages": [{"role": "user", "content": "Hi"}]"#;
+        for (body, at) in [
+            (format!(r#"{{{messages}, "seed": 1, "seed": 1}}"#), "seed"),
+            (format!(r#"{{{messages}, {messages}}}"#), "messages"),
+            (r#"{"messages": [{"role": "user", "role": "system"}]}"#.to_owned(), "messages[0].role"),
+            (format!(r#"{{{messages}, "user": {{"a": 1, "a": 2}}}}"#), "user.a"),
+        ] {
+            let error = ChatRequest::parse(body.as_bytes()).expect_err(at);
+            assert_eq!((error.status, error.param.as_deref()), (StatusCode::BAD_REQUEST, Some(at)));
+            assert_eq!(error.message, format!("{at}: given twice in one object"));
         }
     }
 
@@ -434,7 +459,7 @@ mod tests {
         body["stream_options"] = json!({"include_usage": true});
         assert!(parse(&body).unwrap().include_usage);
         body["stream_options"] = json!({"surprise": true});
-        assert_eq!(parse(&body).unwrap_err().param.as_deref(), Some("stream_options"));
+        assert_eq!(parse(&body).unwrap_err().param.as_deref(), Some("stream_options.surprise"));
     }
 
     #[test]
@@ -502,6 +527,7 @@ mod tests {
         ] {
             let error = messages(json!([message])).expect_err(at);
             assert_eq!(error.param.as_deref(), Some(at), "{}", error.message);
+            assert_no_rust(&error.message.replace("expected value", "")); // where JSON ends to be JSON
         }
     }
 
