@@ -95,7 +95,10 @@ impl Bound {
             return Err(format!("buffer index {index} is not below 31"));
         }
         if offset >= memory.length() || !offset.is_multiple_of(4) {
-            return Err(format!("buffer {index} starts at byte {offset} of {}: past the end, or no multiple of 4", memory.length()));
+            return Err(format!(
+                "buffer {index} starts at byte {offset} of {}: past the end, or no multiple of 4",
+                memory.length()
+            ));
         }
         self.buffers.insert(index, Source::Buffer(Arc::clone(memory), offset));
         Ok(())
@@ -104,7 +107,10 @@ impl Bound {
     /// Binds a copy of some bytes.
     pub fn bytes(&mut self, bytes: &[u8], index: usize) -> Result<(), String> {
         if index >= 31 || bytes.len() > 4096 || bytes.is_empty() {
-            return Err(format!("buffer {index} is set from {} bytes: 1 to 4,096 are allowed, and indices below 31", bytes.len()));
+            return Err(format!(
+                "buffer {index} is set from {} bytes: 1 to 4,096 are allowed, and indices below 31",
+                bytes.len()
+            ));
         }
         self.buffers.insert(index, Source::Bytes(bytes.into()));
         Ok(())

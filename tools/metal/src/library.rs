@@ -268,9 +268,15 @@ impl Library {
         let bindings: Vec<RawBinding> = launch
             .bindings
             .iter()
-            .map(|b| RawBinding { index: b.index as c_int, writable: b.writable.into(), at: b.at.cast(), bytes: b.bytes })
+            .map(|b| RawBinding {
+                index: b.index as c_int,
+                writable: b.writable.into(),
+                at: b.at.cast(),
+                bytes: b.bytes,
+            })
             .collect();
-        let constants: Vec<_> = launch.constants.iter().map(|(i, v)| raw_bytes(*i, v.as_ptr().cast(), v.len())).collect();
+        let constants: Vec<_> =
+            launch.constants.iter().map(|(i, v)| raw_bytes(*i, v.as_ptr().cast(), v.len())).collect();
         let memories: Vec<_> = launch.memories.iter().map(|(i, n)| raw_bytes(*i, std::ptr::null(), *n)).collect();
         let raw = RawLaunch {
             kernel: name.as_ptr(),

@@ -179,7 +179,8 @@ pub trait MTLDevice {
     fn name(&self) -> Retained<NSString>;
     fn recommendedMaxWorkingSetSize(&self) -> u64;
     fn newCommandQueue(&self) -> Option<Object1<dyn MTLCommandQueue>>;
-    fn newBufferWithLength_options(&self, length: usize, options: MTLResourceOptions) -> Option<Object1<dyn MTLBuffer>>;
+    fn newBufferWithLength_options(&self, length: usize, options: MTLResourceOptions)
+    -> Option<Object1<dyn MTLBuffer>>;
     fn newLibraryWithSource_options_error(
         &self,
         source: &NSString,
@@ -299,7 +300,10 @@ impl MTLCommandQueue for ProtocolObject<dyn MTLCommandQueue> {
 /// A command buffer.
 #[allow(missing_docs, reason = "Apple's names")]
 pub trait MTLCommandBuffer {
-    fn computeCommandEncoderWithDispatchType(&self, how: MTLDispatchType) -> Option<Object1<dyn MTLComputeCommandEncoder>>;
+    fn computeCommandEncoderWithDispatchType(
+        &self,
+        how: MTLDispatchType,
+    ) -> Option<Object1<dyn MTLComputeCommandEncoder>>;
     fn commit(&self);
     fn waitUntilCompleted(&self);
     fn error(&self) -> Option<Retained<NSError>>;
@@ -311,7 +315,10 @@ impl ProtocolObject<dyn MTLCommandBuffer> {
     }
 }
 impl MTLCommandBuffer for ProtocolObject<dyn MTLCommandBuffer> {
-    fn computeCommandEncoderWithDispatchType(&self, how: MTLDispatchType) -> Option<Object1<dyn MTLComputeCommandEncoder>> {
+    fn computeCommandEncoderWithDispatchType(
+        &self,
+        how: MTLDispatchType,
+    ) -> Option<Object1<dyn MTLComputeCommandEncoder>> {
         let mut commands = locked(self.commands());
         commands.begin(how == MTLDispatchType::Concurrent);
         Some(object(Object::Encoder(Arc::clone(self.commands()), Mutex::default())))
@@ -344,7 +351,12 @@ pub trait MTLCommandEncoder {
 #[allow(missing_docs, reason = "Apple's names")]
 pub trait MTLComputeCommandEncoder: MTLCommandEncoder {
     fn setComputePipelineState(&self, pipeline: &ProtocolObject<dyn MTLComputePipelineState>);
-    unsafe fn setBuffer_offset_atIndex(&self, buffer: Option<&ProtocolObject<dyn MTLBuffer>>, offset: usize, index: usize);
+    unsafe fn setBuffer_offset_atIndex(
+        &self,
+        buffer: Option<&ProtocolObject<dyn MTLBuffer>>,
+        offset: usize,
+        index: usize,
+    );
     unsafe fn setBytes_length_atIndex(&self, bytes: NonNull<c_void>, length: usize, index: usize);
     unsafe fn setThreadgroupMemoryLength_atIndex(&self, length: usize, index: usize);
     fn dispatchThreadgroups_threadsPerThreadgroup(&self, groups: MTLSize, threads: MTLSize);
@@ -370,7 +382,12 @@ impl MTLComputeCommandEncoder for ProtocolObject<dyn MTLComputeCommandEncoder> {
         let Object::Pipeline(pipeline) = &pipeline.0 else { other_protocol() };
         self.parts().1.pipeline = Some(pipeline.clone());
     }
-    unsafe fn setBuffer_offset_atIndex(&self, buffer: Option<&ProtocolObject<dyn MTLBuffer>>, offset: usize, index: usize) {
+    unsafe fn setBuffer_offset_atIndex(
+        &self,
+        buffer: Option<&ProtocolObject<dyn MTLBuffer>>,
+        offset: usize,
+        index: usize,
+    ) {
         let (mut commands, mut bound) = self.parts();
         match buffer.map(|buffer| &buffer.0) {
             Some(Object::Buffer(memory)) => {

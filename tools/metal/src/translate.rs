@@ -266,14 +266,24 @@ impl<'a> Translator<'a> {
     fn threadgroup_arrays(&mut self, bodies: &[(usize, usize)]) -> Result<(), Refused> {
         let mut i = 0;
         while i < self.tokens.len() {
-            let end = (i..self.tokens.len()).find(|&at| [";", "{", "}", "(", ")", "=", "*", "&"].contains(&self.text(at)));
-            let Some(end) = end.filter(|&end| self.text(i) == "threadgroup" && self.text(end) == ";") else {
+            // A pointer or a parameter has one of the other signs before it has dimensions.
+            let signs = [";", "[", "{", "}", "(", ")", "=", "*", "&", ","];
+            let sign = (i..self.tokens.len()).find(|&at| signs.contains(&self.text(at)));
+            let is_variable = |at: &usize| self.text(i) == "threadgroup" && [";", "["].contains(&self.text(*at));
+            let Some(dims) = sign.filter(is_variable) else {
                 i += 1;
                 continue;
             };
-            let Some(dims) = (i..end).find(|&at| self.text(at) == "[") else {
+            if self.text(dims) == ";" {
                 return self.refuse(i, "a threadgroup variable is an array or a parameter");
-            };
+            }
+            let mut end = dims;
+            while self.text(end) == "[" {
+                end = self.close(end)? + 1;
+            }
+            if self.text(end) != ";" {
+                return self.refuse(i, "a threadgroup array is declared alone and without a value");
+            }
             if !bodies.iter().any(|(first, last)| (*first..*last).contains(&i)) {
                 return self.refuse(i, "a threadgroup variable stands outside of a kernel's body");
             }

@@ -9,10 +9,12 @@ const FAULTS: &str = include_str!("faults.metal");
 /// Runs a kernel of `groups` threadgroups of 64 threads on two buffers of 64 words.
 fn run(library: &Library, kernel: &str, groups: u32, seed: u64, without_barrier: Option<u32>) -> (Report, Vec<u32>) {
     let (mut first, mut second) = (vec![0u32; 64], vec![0u32; 64]);
-    let binding = |index, words: &mut Vec<u32>| Binding { index, at: words.as_mut_ptr().cast(), bytes: 256, writable: true };
+    let binding =
+        |index, words: &mut Vec<u32>| Binding { index, at: words.as_mut_ptr().cast(), bytes: 256, writable: true };
     let bindings = [binding(0, &mut first), binding(1, &mut second)];
     let (groups, threads) = ([groups, 1, 1], [64, 1, 1]);
-    let launch = Launch { kernel, groups, threads, bindings: &bindings, constants: &[], memories: &[], seed, without_barrier };
+    let launch =
+        Launch { kernel, groups, threads, bindings: &bindings, constants: &[], memories: &[], seed, without_barrier };
     // SAFETY: both buffers have 256 bytes, which nothing else uses; the library is checked.
     let report = unsafe { library.launch(&launch) };
     (report, first)
@@ -92,6 +94,14 @@ fn sources_that_break_a_rule_are_refused_with_their_line() {
             "a.metal:3: kernel f binds {'b', 1} twice",
         ),
         ("\nthreadgroup uint x[3];", "a.metal:4: a threadgroup variable stands outside of a kernel's body"),
+        (
+            "kernel void f(device uint* x [[buffer(0)]]) { threadgroup float y[2 * 3], z; }",
+            "a.metal:3: a threadgroup array is declared alone and without a value",
+        ),
+        (
+            "kernel void f(device uint* x [[buffer(0)]]) { threadgroup float y; }",
+            "a.metal:3: a threadgroup variable is an array or a parameter",
+        ),
         ("kernel void f(device uint* x [[buffer(0)]]);", "a.metal:3: kernel f is declared and not defined"),
         (
             "template [[host_name(\"f\")]] kernel decltype(f<uint>) f<int>;",

@@ -78,7 +78,7 @@ kernel void too_much_threadgroup_memory(device uint* out [[buffer(0)]], uint tid
 }
 
 kernel void ordered_by_threadgroup_barrier(device uint* out [[buffer(0)]], uint tid [[thread_index_in_threadgroup]]) {
-    threadgroup uint shared[64];
+    threadgroup uint shared[2 * 32];
     shared[tid] = tid;
     threadgroup_barrier(mem_flags::mem_threadgroup);
     out[tid] = shared[63 - tid];

@@ -15,13 +15,18 @@ const PRELUDE: &str = include_str!("prelude.metal");
 /// Threads of a simdgroup on every Apple GPU.
 pub const SIMD: usize = 32;
 
-/// A kernel file.
+/// The text of a library: files after the prelude, without includes of their own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Source {
-    /// For messages.
-    pub name: &'static str,
-    /// Metal, without includes.
-    pub text: &'static str,
+pub struct Source(
+    /// Name and Metal of each.
+    pub &'static [(&'static str, &'static str)],
+);
+
+impl Source {
+    fn text(self) -> String {
+        let files = [("metal/prelude.metal", PRELUDE)].into_iter().chain(self.0.iter().copied());
+        files.map(|(name, text)| format!("#line 1 \"{name}\"\n{text}\n")).collect()
+    }
 }
 
 /// Bytes that host and GPU share.
@@ -77,7 +82,7 @@ pub struct Place<'a> {
     pub offset: usize,
 }
 
-/// One kernel with everything it takes: buffers at indices 0, 1, …, then its arguments.
+/// One kernel with everything it takes.
 pub struct Launch<'a> {
     /// Where the kernel is from.
     pub source: Source,
@@ -87,8 +92,8 @@ pub struct Launch<'a> {
     pub constants: &'a [u32],
     /// Buffers 0, 1, …
     pub buffers: &'a [Place<'a>],
-    /// The struct that the kernel takes last.
-    pub arguments: &'a [u8],
+    /// The structs that the kernel takes after them.
+    pub arguments: &'a [Vec<u8>],
     /// Threadgroups.
     pub groups: [usize; 2],
     /// Threads of each.
@@ -100,7 +105,7 @@ pub struct Gpu {
     device: Object<dyn MTLDevice>,
     queue: Object<dyn MTLCommandQueue>,
     libraries: HashMap<Source, Object<dyn MTLLibrary>>,
-    pipelines: HashMap<(&'static str, Vec<u32>), Object<dyn MTLComputePipelineState>>,
+    pipelines: HashMap<(Source, &'static str, Vec<u32>), Object<dyn MTLComputePipelineState>>,
 }
 
 /// The device failed.
@@ -144,7 +149,7 @@ impl Gpu {
     /// # Errors
     /// Metal refuses it.
     fn pipeline(&mut self, launch: &Launch) -> Result<Object<dyn MTLComputePipelineState>, DeviceError> {
-        let key = (launch.kernel, launch.constants.to_vec());
+        let key = (launch.source, launch.kernel, launch.constants.to_vec());
         if let Some(known) = self.pipelines.get(&key) {
             return Ok(known.clone());
         }
@@ -153,8 +158,7 @@ impl Gpu {
             let options = MTLCompileOptions::new();
             options.setLanguageVersion(MTLLanguageVersion::Version3_1);
             options.setMathMode(MTLMathMode::Safe);
-            let text = format!("{PRELUDE}\n#line 1 \"{}\"\n{}", launch.source.name, launch.source.text);
-            let text = NSString::from_str(&text);
+            let text = NSString::from_str(&launch.source.text());
             let library = self.device.newLibraryWithSource_options_error(&text, Some(&options)).map_err(refused)?;
             self.libraries.insert(launch.source, library);
         }
@@ -210,7 +214,10 @@ impl Gpu {
     ) -> Result<(), DeviceError> {
         let pipeline = self.pipeline(launch)?;
         if launch.threads > pipeline.maxTotalThreadsPerThreadgroup() {
-            return Err(failed(format!("{} takes threadgroups of fewer than {} threads", launch.kernel, launch.threads)));
+            return Err(failed(format!(
+                "{} takes threadgroups of fewer than {} threads",
+                launch.kernel, launch.threads
+            )));
         }
         encoder.setComputePipelineState(&pipeline);
         for (index, place) in launch.buffers.iter().enumerate() {
@@ -218,9 +225,11 @@ impl Gpu {
             // every case shows.
             unsafe { encoder.setBuffer_offset_atIndex(Some(&place.buffer.0), place.offset, index) };
         }
-        let arguments = NonNull::from(launch.arguments).cast::<c_void>();
-        // SAFETY: points to so many bytes, which Metal copies.
-        unsafe { encoder.setBytes_length_atIndex(arguments, launch.arguments.len(), launch.buffers.len()) };
+        for (bytes, index) in launch.arguments.iter().zip(launch.buffers.len()..) {
+            let at = NonNull::from(&bytes[..]).cast::<c_void>();
+            // SAFETY: points to so many bytes, which Metal copies.
+            unsafe { encoder.setBytes_length_atIndex(at, bytes.len(), index) };
+        }
         let size = |width, height| MTLSize { width, height, depth: 1 };
         let [width, height] = launch.groups;
         encoder.dispatchThreadgroups_threadsPerThreadgroup(size(width, height), size(launch.threads, 1));

@@ -1,45 +1,67 @@
-//! Op → launches. An op is one stage after another; what the plan puts into one stage runs together.
+//! Op → launches. What a kernel is told stands here beside its binding; what it computes, in its file.
 
-use bytemuck::{NoUninit, bytes_of};
+mod attention; // the cache, rotation, attention
+mod delta; // the recurrence and what leads to it
+mod elementwise; // one thread an element
+mod matmul; // weights, dense and of experts
+mod rows; // norms, routing
 
 use super::device::{Launch, Place, SIMD, Source};
 use super::step::Step;
 use crate::op::Op;
-use crate::ops;
-use crate::ops::linear::Activations;
-use crate::tensor::{DType, Format};
+use crate::tensor::DType;
 
-/// The kernel file of an op.
+/// Files of `ops/` that make a library.
 macro_rules! source {
-    ($op:literal) => {
-        Source { name: concat!($op, ".metal"), text: include_str!(concat!("../ops/", $op, "/", $op, ".metal")) }
+    ($($file:literal),+) => {
+        $crate::metal::device::Source(&[$((concat!("ops/", $file, ".metal"), include_str!(concat!("../../ops/", $file, ".metal")))),+])
     };
 }
+use source;
 
-const RMS_NORM: Source = source!("rms_norm");
-const LINEAR: Source = source!("linear");
-const GROUP_ROWS: Source = source!("group_rows");
+/// Threads of a threadgroup whose threads take an element each.
+const ELEMENT_THREADS: usize = 256;
 
-/// Threads of a threadgroup that reduces a row.
-const ROW_THREADS: usize = 256;
-/// Most threads of a threadgroup.
-const MOST_THREADS: usize = 1024;
-/// Simdgroups of a threadgroup of `linear_rows`, and outputs of each.
-const LINEAR_SIMDGROUPS: usize = 2;
-const LINEAR_ROWS: usize = 4;
-
-/// What a launch needs that lives as long as the step: filled here, lent to `Launch`.
+/// A launch, with what it lends to `Launch`.
 pub struct Prepared<'a> {
     source: Source,
     kernel: &'static str,
     constants: Vec<u32>,
     buffers: Vec<Place<'a>>,
-    arguments: Vec<u8>,
+    arguments: Vec<Vec<u8>>,
     groups: [usize; 2],
     threads: usize,
 }
 
 impl<'a> Prepared<'a> {
+    fn new(source: Source, kernel: &'static str, buffers: Vec<Place<'a>>) -> Self {
+        let (constants, arguments) = (Vec::new(), Vec::new());
+        Self { source, kernel, constants, buffers, arguments, groups: [1, 1], threads: SIMD }
+    }
+
+    /// Values of the function constants.
+    fn constants(mut self, constants: &[u32]) -> Self {
+        self.constants = constants.to_vec();
+        self
+    }
+
+    /// One more struct of arguments.
+    fn arguments(mut self, arguments: Arguments) -> Self {
+        self.arguments.push(arguments.0);
+        self
+    }
+
+    /// Threadgroups, and the threads of each.
+    fn over(mut self, groups: [usize; 2], threads: usize) -> Self {
+        (self.groups, self.threads) = (groups, threads);
+        self
+    }
+
+    /// A thread for each element.
+    fn elements(self, cols: usize, rows: usize) -> Self {
+        self.over([cols.div_ceil(ELEMENT_THREADS), rows], ELEMENT_THREADS)
+    }
+
     /// As the device takes it.
     pub fn launch(&'a self) -> Launch<'a> {
         Launch {
@@ -54,73 +76,25 @@ impl<'a> Prepared<'a> {
     }
 }
 
-/// Why an op has no launches.
-pub fn unsupported(op: &Op) -> Option<String> {
-    match op {
-        Op::RmsNorm(_) | Op::GroupRows(_) => None,
-        Op::Linear(o) => match o.x {
-            Activations::Full(_) => None,
-            Activations::Quantized(_) => Some("it has no matmul with int8 activations".into()),
-        },
-        Op::Embed(_)
-        | Op::QuantizeRows(_)
-        | Op::Rope(_)
-        | Op::KvWrite(_)
-        | Op::QkNormRopeWrite(_)
-        | Op::Attention(_)
-        | Op::SigmoidGate(_)
-        | Op::SplitHeads(_)
-        | Op::Conv1dSilu(_)
-        | Op::GdnGates(_)
-        | Op::L2Norm(_)
-        | Op::GatedDelta(_)
-        | Op::GatedRmsNorm(_)
-        | Op::GatedDeltaNorm(_)
-        | Op::RouterTopK(_)
-        | Op::ExpertLinear(_)
-        | Op::SwiGlu(_)
-        | Op::ExpertGateUp(_)
-        | Op::CombineExperts(_)
-        | Op::SharedExpertAdd(_)
-        | Op::Add(_)
-        | Op::MoeOutput(_)
-        | Op::GatherRows(_)
-        | Op::Sample(_) => Some(format!("it has no kernel for {}", op.kind().name())),
-    }
-}
+/// A struct of `uint`s and `float`s, in the kernel's order.
+#[derive(Default)]
+struct Arguments(Vec<u8>);
 
-/// The launches of an op; none if the step has no rows for it.
-pub fn lower<'a>(step: &Step<'a>, op: &Op) -> Vec<Prepared<'a>> {
-    let launches = match op {
-        Op::RmsNorm(o) => vec![rms_norm(step, o)],
-        Op::Linear(o) => vec![linear(step, o)],
-        Op::GroupRows(o) => vec![group_rows(step, o)],
-        Op::Embed(_)
-        | Op::QuantizeRows(_)
-        | Op::Rope(_)
-        | Op::KvWrite(_)
-        | Op::QkNormRopeWrite(_)
-        | Op::Attention(_)
-        | Op::SigmoidGate(_)
-        | Op::SplitHeads(_)
-        | Op::Conv1dSilu(_)
-        | Op::GdnGates(_)
-        | Op::L2Norm(_)
-        | Op::GatedDelta(_)
-        | Op::GatedRmsNorm(_)
-        | Op::GatedDeltaNorm(_)
-        | Op::RouterTopK(_)
-        | Op::ExpertLinear(_)
-        | Op::SwiGlu(_)
-        | Op::ExpertGateUp(_)
-        | Op::CombineExperts(_)
-        | Op::SharedExpertAdd(_)
-        | Op::Add(_)
-        | Op::MoeOutput(_)
-        | Op::GatherRows(_)
-        | Op::Sample(_) => unreachable!("`compile` refuses plans with {}", op.kind().name()),
-    };
-    launches.into_iter().filter(|launch| !launch.groups.contains(&0)).collect()
+impl Arguments {
+    fn of(counts: &[usize]) -> Self {
+        counts.iter().fold(Self::default(), |all, count| all.count(*count))
+    }
+
+    fn count(mut self, count: usize) -> Self {
+        let count = u32::try_from(count).expect("kernels count in 32 bits");
+        self.0.extend(count.to_le_bytes());
+        self
+    }
+
+    fn float(mut self, value: f32) -> Self {
+        self.0.extend(value.to_le_bytes());
+        self
+    }
 }
 
 /// How kernels name an element type (`prelude.metal`).
@@ -129,104 +103,75 @@ fn type_code(dtype: DType) -> u32 {
         DType::F32 => 0,
         DType::Bf16 => 1,
         DType::F16 => 2,
-        DType::U32 | DType::I32 | DType::I8 | DType::U8 => panic!("{dtype:?} is no type of weights"),
+        DType::U32 | DType::I32 | DType::I8 | DType::U8 => panic!("kernels compute with no {dtype:?}"),
     }
 }
 
-fn number(n: usize) -> u32 {
-    u32::try_from(n).expect("kernels count in 32 bits")
-}
-
-fn arguments(arguments: &impl NoUninit) -> Vec<u8> {
-    bytes_of(arguments).to_vec()
-}
-
-#[derive(Clone, Copy, NoUninit)]
-#[repr(C)]
-struct RmsNormArguments {
-    x_cols: u32,
-    out_cols: u32,
-    dim: u32,
-    stride: u32,
-    eps: f32,
-}
-
-fn rms_norm<'a>(step: &Step<'a>, o: &ops::rms_norm::RmsNorm) -> Prepared<'a> {
-    let dim = o.dim();
-    Prepared {
-        source: RMS_NORM,
-        kernel: "rms_norm",
-        constants: Vec::new(),
-        buffers: vec![step.at(&o.x), step.at(&o.weight), step.at(&o.out)],
-        arguments: arguments(&RmsNormArguments {
-            x_cols: number(o.x.cols),
-            out_cols: number(o.out.cols),
-            dim: number(dim),
-            stride: number(o.stride),
-            eps: o.eps,
-        }),
-        groups: [o.heads, step.inputs.rows(o.rows)],
-        threads: dim.next_multiple_of(SIMD).min(ROW_THREADS),
+/// Why an op cannot run here.
+pub fn unsupported(op: &Op) -> Option<String> {
+    match op {
+        Op::QuantizeRows(_) => Some("it computes with f32 activations, not with int8 ones".into()),
+        Op::Linear(o) => matmul::unsupported(&o.x, &o.weight),
+        Op::ExpertLinear(o) => matmul::unsupported(&o.x, &o.weight),
+        Op::ExpertGateUp(o) => {
+            let up = matmul::unsupported(&o.up.x, &o.up.weight);
+            matmul::unsupported(&o.gate.x, &o.gate.weight).or(up)
+        }
+        Op::Attention(o) => attention::unsupported(o),
+        Op::GatedDelta(o) => delta::unsupported(o),
+        Op::GatedDeltaNorm(o) => delta::unsupported(&o.delta),
+        Op::Embed(_)
+        | Op::RmsNorm(_)
+        | Op::Rope(_)
+        | Op::KvWrite(_)
+        | Op::QkNormRopeWrite(_)
+        | Op::SigmoidGate(_)
+        | Op::SplitHeads(_)
+        | Op::Conv1dSilu(_)
+        | Op::GdnGates(_)
+        | Op::L2Norm(_)
+        | Op::GatedRmsNorm(_)
+        | Op::RouterTopK(_)
+        | Op::GroupRows(_)
+        | Op::SwiGlu(_)
+        | Op::CombineExperts(_)
+        | Op::SharedExpertAdd(_)
+        | Op::Add(_)
+        | Op::MoeOutput(_)
+        | Op::GatherRows(_)
+        | Op::Sample(_) => None,
     }
 }
 
-#[derive(Clone, Copy, NoUninit)]
-#[repr(C)]
-struct LinearArguments {
-    outputs: u32,
-    inputs: u32,
-    weight_shift: u32,
-    scales_shift: u32,
-    biases_shift: u32,
-}
-
-fn linear<'a>(step: &Step<'a>, o: &ops::linear::Linear) -> Prepared<'a> {
-    let Activations::Full(x) = &o.x else { unreachable!("`compile` refuses int8 activations") };
-    let stored = &o.weight.stack[0];
-    let (weight, weight_shift) = step.file(&stored.weight);
-    // Dense weights have neither; a buffer is bound all the same.
-    let affine = stored.affine.as_ref().map(|(scales, biases)| (step.file(scales), step.file(biases)));
-    let ((scales, scales_shift), (biases, biases_shift)) = affine.unwrap_or(((weight, 0), (weight, 0)));
-    let constants = match o.weight.format {
-        Format::Dense(dtype) => [1, type_code(dtype), 0, 1],
-        Format::Affine { bits, group, scale } => [0, type_code(scale), bits.into(), group.into()],
+/// The launches of an op, which may run in any order; none if the step has no rows for it.
+pub fn lower<'a>(step: &Step<'a>, op: &Op) -> Vec<Prepared<'a>> {
+    let launches = match op {
+        Op::Embed(o) => vec![matmul::embed(step, o)],
+        Op::Linear(o) => vec![matmul::linear(step, o)],
+        Op::ExpertLinear(o) => vec![matmul::expert_linear(step, o)],
+        Op::ExpertGateUp(o) => vec![matmul::expert_gate_up(step, o)],
+        Op::RmsNorm(o) => vec![rows::rms_norm(step, o)],
+        Op::L2Norm(o) => vec![rows::l2_norm(step, o)],
+        Op::GatedRmsNorm(o) => vec![rows::gated_rms_norm(step, o)],
+        Op::RouterTopK(o) => vec![rows::router_top_k(step, o)],
+        Op::GroupRows(o) => vec![rows::group_rows(step, o)],
+        Op::Rope(o) => vec![attention::rope(step, o)],
+        Op::KvWrite(o) => vec![attention::kv_write(step, o)],
+        Op::QkNormRopeWrite(o) => vec![attention::qk_norm_rope_write(step, o)],
+        Op::Attention(o) => vec![attention::attention(step, o)],
+        Op::Conv1dSilu(o) => delta::conv1d_silu(step, o),
+        Op::GatedDelta(o) => delta::gated_delta(step, o, None),
+        Op::GatedDeltaNorm(o) => delta::gated_delta(step, &o.delta, Some(&o.norm)),
+        Op::GdnGates(o) => vec![delta::gdn_gates(step, o)],
+        Op::SigmoidGate(o) => vec![elementwise::sigmoid_gate(step, o)],
+        Op::SplitHeads(o) => vec![elementwise::split_heads(step, o)],
+        Op::SwiGlu(o) => vec![elementwise::swiglu(step, o)],
+        Op::CombineExperts(o) => vec![elementwise::combine_experts(step, o)],
+        Op::SharedExpertAdd(o) => vec![elementwise::shared_expert_add(step, o)],
+        Op::Add(o) => vec![elementwise::add(step, o)],
+        Op::MoeOutput(o) => vec![elementwise::moe_output(step, o)],
+        Op::GatherRows(o) => vec![elementwise::gather_rows(step, o)],
+        Op::QuantizeRows(_) | Op::Sample(_) => unreachable!("{} is no kernel here", op.kind().name()),
     };
-    Prepared {
-        source: LINEAR,
-        kernel: "linear_rows",
-        constants: constants.to_vec(),
-        buffers: vec![step.at(x), weight, scales, biases, step.at(&o.out)],
-        arguments: arguments(&LinearArguments {
-            outputs: number(o.weight.rows),
-            inputs: number(o.weight.cols),
-            weight_shift,
-            scales_shift,
-            biases_shift,
-        }),
-        groups: [o.weight.rows.div_ceil(LINEAR_SIMDGROUPS * LINEAR_ROWS), step.inputs.rows(o.rows)],
-        threads: LINEAR_SIMDGROUPS * SIMD,
-    }
-}
-
-#[derive(Clone, Copy, NoUninit)]
-#[repr(C)]
-struct GroupRowsArguments {
-    pairs: u32,
-    experts: u32,
-}
-
-fn group_rows<'a>(step: &Step<'a>, o: &ops::group_rows::GroupRows) -> Prepared<'a> {
-    let experts = o.groups.experts();
-    Prepared {
-        source: GROUP_ROWS,
-        kernel: "group_rows",
-        constants: Vec::new(),
-        buffers: vec![step.at(&o.experts), step.at(&o.groups.offsets), step.at(&o.groups.order)],
-        arguments: arguments(&GroupRowsArguments {
-            pairs: number(step.inputs.num_tokens() * o.groups.top_k()),
-            experts: number(experts),
-        }),
-        groups: [1, 1],
-        threads: experts.next_multiple_of(SIMD).min(MOST_THREADS),
-    }
+    launches.into_iter().filter(|launch| !launch.groups.contains(&0)).collect()
 }

@@ -12,9 +12,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use self::device::{Buffer, Gpu};
 use self::step::Step;
 use crate::backend::{Backend, BufferId, DeviceError, ExecutableId, Observer, Ticket};
+use crate::cpu::isa::Isa;
 use crate::inputs::StepInputs;
 use crate::mapped::MappedFile;
-use crate::plan::{Plan, Program};
+use crate::op::Op;
+use crate::ops::sample::Sample;
+use crate::ops::sample::simd::{Scratch, choose};
+use crate::plan::{Dispatch, Plan, Program};
 use crate::tensor::{DType, Space, Tensor};
 
 /// Everything that steps read and write.
@@ -25,13 +29,17 @@ struct Memory {
     arena: Option<Buffer>,
     logits: Option<Buffer>,
     token_slots: [Option<Buffer>; 2],
-    buffers: Vec<Option<Buffer>>,
+    /// What changes from step to step: `step::numbers`.
+    numbers: Option<Buffer>,
+    /// With the length that was asked for.
+    buffers: Vec<Option<(Buffer, usize)>>,
     kv: Option<(BufferId, usize)>,
 }
 
 impl Memory {
-    fn buffer(&self, id: BufferId) -> &Buffer {
-        self.buffers[id.0 as usize].as_ref().expect("a buffer in use has not been freed")
+    fn buffer(&self, id: BufferId) -> (&Buffer, usize) {
+        let (buffer, bytes) = self.buffers[id.0 as usize].as_ref().expect("a buffer in use has not been freed");
+        (buffer, *bytes)
     }
 
     /// The flat buffer behind a space, for `poke` and `peek`.
@@ -71,22 +79,58 @@ impl MetalBackend {
         Arc::clone(self.plans[executable.0 as usize].as_ref().expect("a plan in use has not been discarded"))
     }
 
-    /// Writes the ids of a step that brings its own.
-    fn begin(&self, plan: &Plan, inputs: &StepInputs) {
+    /// Brings what is new in a step to the device.
+    fn begin(&mut self, plan: &Plan, inputs: &StepInputs) -> Result<(), DeviceError> {
         if plan.key.program == Program::Forward && !inputs.tokens_on_device {
             let slot = self.memory.token_slots[inputs.token_slot].as_ref().expect("a plan was compiled");
             slot.write(0, bytemuck::cast_slice(&inputs.tokens));
+        }
+        let numbers = step::numbers(inputs);
+        self.grow(|memory| &mut memory.numbers, numbers.len())?;
+        self.memory.numbers.as_ref().expect("grown above").write(0, &numbers);
+        Ok(())
+    }
+
+    /// Makes a buffer at least so long; its bytes stay.
+    fn grow(&mut self, buffer: impl Fn(&mut Memory) -> &mut Option<Buffer>, bytes: usize) -> Result<(), DeviceError> {
+        let old = buffer(&mut self.memory);
+        if old.as_ref().is_none_or(|old| old.len() < bytes) {
+            let grown = self.gpu.buffer("scratch memory", bytes)?;
+            if let Some(old) = old {
+                grown.copy(0, old, 0, old.len());
+            }
+            *old = Some(grown);
+        }
+        Ok(())
+    }
+
+    /// Chooses the tokens on the host, which shares memory with the GPU.
+    fn sample(&self, o: &Sample, inputs: &StepInputs) {
+        let step = Step::new(&self.memory, inputs);
+        let (logits, tokens) = (step.at(&o.logits), step.at(&o.tokens));
+        let mut row = vec![0.0f32; o.logits.cols];
+        let mut scratch = Scratch::default();
+        scratch.grow(o.logits.cols);
+        for (i, how) in inputs.sampling.iter().enumerate() {
+            logits.buffer.read(logits.offset + i * o.logits.row_bytes(), bytemuck::cast_slice_mut(&mut row));
+            let id = choose(Isa::detect(), &row, inputs.edits(i), how, &mut scratch);
+            tokens.buffer.write(tokens.offset + i * o.tokens.row_bytes(), &id.to_le_bytes());
         }
     }
 
     /// Runs some dispatches of a plan.
     fn run(&mut self, plan: &Plan, range: std::ops::Range<usize>, inputs: &StepInputs) -> Result<(), DeviceError> {
-        let step = Step::new(&self.memory, inputs);
         let dispatches = &plan.dispatches[range];
+        if let [Dispatch { op: Op::Sample(o), .. }] = dispatches {
+            self.sample(o, inputs);
+            return Ok(());
+        }
+        let step = Step::new(&self.memory, inputs);
         let prepared: Vec<_> = dispatches.iter().map(|d| (d.stage, lower::lower(&step, &d.op))).collect();
         let mut stages = Vec::new();
         for of_stage in prepared.chunk_by(|a, b| a.0 == b.0) {
-            stages.push(of_stage.iter().flat_map(|(_, launches)| launches.iter().map(lower::Prepared::launch)).collect());
+            stages
+                .push(of_stage.iter().flat_map(|(_, launches)| launches.iter().map(lower::Prepared::launch)).collect());
         }
         self.gpu.run(&stages)
     }
@@ -122,7 +166,7 @@ impl Backend for MetalBackend {
             self.memory.buffers.push(None);
             self.memory.buffers.len() - 1
         });
-        self.memory.buffers[index] = Some(buffer);
+        self.memory.buffers[index] = Some((buffer, bytes));
         Ok(BufferId(u32::try_from(index).expect("far fewer than 2^32 buffers")))
     }
 
@@ -135,19 +179,19 @@ impl Backend for MetalBackend {
     }
 
     fn copy(&mut self, from: (BufferId, usize), to: (BufferId, usize), bytes: usize) {
-        self.memory.buffer(to.0).copy(to.1, self.memory.buffer(from.0), from.1, bytes);
+        self.memory.buffer(to.0).0.copy(to.1, self.memory.buffer(from.0).0, from.1, bytes);
     }
 
     fn clear(&mut self, buffer: BufferId, offset: usize, bytes: usize) {
-        self.memory.buffer(buffer).write(offset, &vec![0; bytes]);
+        self.memory.buffer(buffer).0.write(offset, &vec![0; bytes]);
     }
 
     fn write(&mut self, buffer: BufferId, offset: usize, bytes: &[u8]) {
-        self.memory.buffer(buffer).write(offset, bytes);
+        self.memory.buffer(buffer).0.write(offset, bytes);
     }
 
     fn read(&mut self, buffer: BufferId, offset: usize, out: &mut [u8]) {
-        self.memory.buffer(buffer).read(offset, out);
+        self.memory.buffer(buffer).0.read(offset, out);
     }
 
     fn compile(&mut self, plan: Arc<Plan>) -> Result<ExecutableId, DeviceError> {
@@ -155,22 +199,10 @@ impl Backend for MetalBackend {
             return Err(DeviceError::Unsupported { device: "metal", reason });
         }
         let rows = plan.key.token_bucket.max(plan.key.output_bucket());
-        let memory = &mut self.memory;
-        let [slot_0, slot_1] = &mut memory.token_slots;
-        for (buffer, bytes) in [
-            (&mut memory.arena, plan.arena_bytes),
-            (&mut memory.logits, plan.logits_bytes),
-            (slot_0, rows * DType::U32.bytes()),
-            (slot_1, rows * DType::U32.bytes()),
-        ] {
-            if buffer.as_ref().is_none_or(|buffer| buffer.len() < bytes) {
-                let grown = self.gpu.buffer("scratch memory", bytes)?;
-                if let Some(old) = buffer {
-                    grown.copy(0, old, 0, old.len());
-                }
-                *buffer = Some(grown);
-            }
-        }
+        self.grow(|memory| &mut memory.arena, plan.arena_bytes)?;
+        self.grow(|memory| &mut memory.logits, plan.logits_bytes)?;
+        self.grow(|memory| &mut memory.token_slots[0], rows * DType::U32.bytes())?;
+        self.grow(|memory| &mut memory.token_slots[1], rows * DType::U32.bytes())?;
         let free = self.plans.iter().position(Option::is_none);
         let index = free.unwrap_or_else(|| {
             self.plans.push(None);
@@ -189,7 +221,7 @@ impl Backend for MetalBackend {
             return Err(DeviceError::Interrupted);
         }
         let plan = self.plan(executable);
-        self.begin(&plan, inputs);
+        self.begin(&plan, inputs)?;
         self.run(&plan, 0..plan.dispatches.len(), inputs)?;
         self.steps += 1;
         Ok(Ticket(self.steps))
@@ -229,7 +261,7 @@ impl Backend for MetalBackend {
         observer: &mut dyn Observer,
     ) -> Result<(), DeviceError> {
         let plan = self.plan(executable);
-        self.begin(&plan, inputs);
+        self.begin(&plan, inputs)?;
         for (index, dispatch) in plan.dispatches.iter().enumerate() {
             self.run(&plan, index..index + 1, inputs)?;
             let step = Step::new(&self.memory, inputs);

@@ -21,3 +21,29 @@ inline float float_at(device const uchar* bytes, uint type, uint i) {
     }
     return static_cast<float>(as_type<half>(static_cast<ushort>(bits)));
 }
+
+inline float sigmoid(float x) {
+    return 1.0f / (1.0f + precise::exp(-x));
+}
+
+inline float silu(float x) {
+    return x / (1.0f + precise::exp(-x));
+}
+
+// A row of the step.
+struct StepRow {
+    uint position;
+    uint table;  // its sequence's first entry among the block tables
+};
+
+// Element i of a head after rotation.
+inline float rotated(device const float* head, device const float* inv_freq, uint half_dim, uint position, uint i) {
+    if (i >= 2 * half_dim) {
+        return head[i];
+    }
+    const uint pair = i < half_dim ? i : i - half_dim;
+    const float angle = static_cast<float>(position) * inv_freq[pair];
+    const float cosine = precise::cos(angle);
+    const float sine = precise::sin(angle);
+    return i < half_dim ? head[i] * cosine - head[i + half_dim] * sine : head[i] * cosine + head[pair] * sine;
+}

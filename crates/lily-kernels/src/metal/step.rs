@@ -1,8 +1,8 @@
-//! One step's view of device memory: where each operand lies.
+//! One step's view of device memory: where each operand lies, and the numbers of the step that kernels read.
 
 use super::Memory;
-use super::device::Place;
-use crate::inputs::StepInputs;
+use super::device::{Buffer, Place};
+use crate::inputs::{SequenceInputs, StepInputs};
 use crate::tensor::{FileSlice, Space, Tensor};
 
 /// Operands of the dispatches of one step.
@@ -16,10 +16,52 @@ pub struct Step<'a> {
 /// Metal binds buffers at multiples of 4; 16 lets a kernel load vectors where the weights allow it.
 const ALIGN: usize = 16;
 
+/// Where in the step buffer its three tables begin.
+struct Tables {
+    block_tables: usize,
+    outputs: usize,
+}
+
+impl Tables {
+    fn of(inputs: &StepInputs) -> Self {
+        let rows = inputs.num_tokens() * 8;
+        let block_tables = rows.next_multiple_of(ALIGN).max(ALIGN);
+        let entries: usize = inputs.sequences.iter().map(|s| s.block_table.len()).sum();
+        Self { block_tables, outputs: (block_tables + 4 * entries).next_multiple_of(ALIGN) }
+    }
+}
+
+/// The numbers of a step as kernels read them: position and block table of each row (`StepRow`), the block tables, the
+/// output rows.
+pub fn numbers(inputs: &StepInputs) -> Vec<u8> {
+    let tables = Tables::of(inputs);
+    let mut bytes = Vec::new();
+    let mut first_entry = 0;
+    for s in &inputs.sequences {
+        for row in 0..s.num_rows {
+            bytes.extend(((s.start + row) as u32).to_le_bytes());
+            bytes.extend((first_entry as u32).to_le_bytes());
+        }
+        first_entry += s.block_table.len();
+    }
+    bytes.resize(tables.block_tables, 0);
+    bytes.extend(inputs.sequences.iter().flat_map(|s| &s.block_table).flat_map(|block| block.to_le_bytes()));
+    bytes.resize(tables.outputs, 0);
+    bytes.extend(inputs.outputs.iter().flat_map(|row| row.to_le_bytes()));
+    // A buffer is bound where it has bytes.
+    bytes.resize(bytes.len() + ALIGN, 0);
+    bytes
+}
+
 impl<'a> Step<'a> {
-    /// A view of a step.
+    /// A view of a step whose `numbers` are on the device.
     pub const fn new(memory: &'a Memory, inputs: &'a StepInputs) -> Self {
         Self { memory, inputs }
+    }
+
+    /// Rows of the step.
+    pub fn tokens(&self) -> usize {
+        self.inputs.num_tokens()
     }
 
     /// Where an operand begins.
@@ -35,15 +77,61 @@ impl<'a> Step<'a> {
                 unreachable!("{:?} is not one flat buffer of a finished plan", t.space)
             }
         };
-        let buffer = buffer.as_ref().expect("a plan was compiled before a step runs");
+        let buffer = present(buffer);
         assert!(t.offset + t.bytes() <= buffer.len(), "operand outside of {:?}", t.space);
         Place { buffer, offset: t.offset }
     }
 
     /// A place before a range of a weight file, and how many bytes before.
-    pub fn file(&self, slice: &FileSlice) -> (Place<'a>, u32) {
+    pub fn file(&self, slice: &FileSlice) -> (Place<'a>, usize) {
         let offset = slice.offset as usize;
         let shift = offset % ALIGN;
-        (Place { buffer: &self.memory.files[slice.file as usize], offset: offset - shift }, shift as u32)
+        (Place { buffer: &self.memory.files[slice.file as usize], offset: offset - shift }, shift)
     }
+
+    /// A sequence's part of a state operand that is read.
+    pub fn state_in(&self, sequence: &SequenceInputs, t: &Tensor) -> Place<'a> {
+        self.state(sequence, t, sequence.state_half)
+    }
+
+    /// A sequence's part of a state operand that is written.
+    pub fn state_out(&self, sequence: &SequenceInputs, t: &Tensor) -> Place<'a> {
+        self.state(sequence, t, 1 ^ sequence.state_half)
+    }
+
+    fn state(&self, sequence: &SequenceInputs, t: &Tensor, half: usize) -> Place<'a> {
+        let (buffer, bytes) = self.memory.buffer(sequence.state);
+        assert!(t.offset + t.bytes() <= bytes / 2, "state operand outside its half");
+        Place { buffer, offset: half * (bytes / 2) + t.offset }
+    }
+
+    /// The pool of KV blocks.
+    pub fn kv(&self) -> Place<'a> {
+        let (pool, _) = self.memory.kv.expect("an engine binds its KV pool before the first step");
+        Place { buffer: self.memory.buffer(pool).0, offset: 0 }
+    }
+
+    /// Bytes of a KV block.
+    pub fn kv_block_bytes(&self) -> usize {
+        self.memory.kv.map_or(0, |(_, bytes)| bytes)
+    }
+
+    /// `StepRow` of each row.
+    pub fn rows(&self) -> Place<'a> {
+        Place { buffer: present(&self.memory.numbers), offset: 0 }
+    }
+
+    /// The block tables.
+    pub fn tables(&self) -> Place<'a> {
+        Place { buffer: present(&self.memory.numbers), offset: Tables::of(self.inputs).block_tables }
+    }
+
+    /// Rows whose logits are wanted.
+    pub fn outputs(&self) -> Place<'a> {
+        Place { buffer: present(&self.memory.numbers), offset: Tables::of(self.inputs).outputs }
+    }
+}
+
+fn present(buffer: &Option<Buffer>) -> &Buffer {
+    buffer.as_ref().expect("a plan was compiled before a step runs")
 }

@@ -1,0 +1,68 @@
+//! Ops of one thread an element.
+
+use super::{Arguments, Prepared, source};
+use crate::metal::step::Step;
+use crate::ops::add::Add;
+use crate::ops::combine_experts::CombineExperts;
+use crate::ops::gather_rows::GatherRows;
+use crate::ops::moe_output::MoeOutput;
+use crate::ops::shared_expert_add::SharedExpertAdd;
+use crate::ops::sigmoid_gate::SigmoidGate;
+use crate::ops::split_heads::SplitHeads;
+use crate::ops::swiglu::SwiGlu;
+
+pub fn add<'a>(step: &Step<'a>, o: &Add) -> Prepared<'a> {
+    Prepared::new(source!("add/add"), "add", vec![step.at(&o.a), step.at(&o.b), step.at(&o.out)])
+        .arguments(Arguments::of(&[o.out.cols]))
+        .elements(o.out.cols, step.tokens())
+}
+
+pub fn swiglu<'a>(step: &Step<'a>, o: &SwiGlu) -> Prepared<'a> {
+    let buffers = vec![step.at(&o.gate), step.at(&o.up), step.at(&o.out)];
+    Prepared::new(source!("swiglu/swiglu"), "swiglu", buffers)
+        .arguments(Arguments::of(&[o.out.cols]))
+        .elements(o.out.cols, step.tokens() * o.per_token)
+}
+
+pub fn sigmoid_gate<'a>(step: &Step<'a>, o: &SigmoidGate) -> Prepared<'a> {
+    let buffers = vec![step.at(&o.x), step.at(&o.gate), step.at(&o.out)];
+    Prepared::new(source!("sigmoid_gate/sigmoid_gate"), "sigmoid_gate", buffers)
+        .arguments(Arguments::of(&[o.x.cols, o.gate.cols, o.x.cols / o.heads, o.stride, o.start]))
+        .elements(o.x.cols, step.tokens())
+}
+
+pub fn split_heads<'a>(step: &Step<'a>, o: &SplitHeads) -> Prepared<'a> {
+    let [a, b, c] = o.parts.widths;
+    Prepared::new(source!("split_heads/split_heads"), "split_heads", vec![step.at(&o.x), step.at(&o.out)])
+        .arguments(Arguments::of(&[o.x.cols, o.out.cols, o.heads, o.stride(), o.parts.start, a, b, c]))
+        .elements(o.out.cols, step.tokens())
+}
+
+pub fn gather_rows<'a>(step: &Step<'a>, o: &GatherRows) -> Prepared<'a> {
+    let buffers = vec![step.at(&o.x), step.outputs(), step.at(&o.out)];
+    Prepared::new(source!("gather_rows/gather_rows"), "gather_rows", buffers)
+        .arguments(Arguments::of(&[o.x.cols]))
+        .elements(o.x.cols, step.inputs.outputs.len())
+}
+
+pub fn combine_experts<'a>(step: &Step<'a>, o: &CombineExperts) -> Prepared<'a> {
+    let buffers = vec![step.at(&o.x), step.at(&o.weights), step.at(&o.out)];
+    Prepared::new(source!("combine_experts/combine_experts"), "combine_experts", buffers)
+        .arguments(Arguments::of(&[o.out.cols, o.weights.cols]))
+        .elements(o.out.cols, step.tokens())
+}
+
+pub fn shared_expert_add<'a>(step: &Step<'a>, o: &SharedExpertAdd) -> Prepared<'a> {
+    let buffers = vec![step.at(&o.x), step.at(&o.shared), step.at(&o.gate), step.at(&o.out)];
+    Prepared::new(source!("shared_expert_add/shared_expert_add"), "shared_expert_add", buffers)
+        .arguments(Arguments::of(&[o.out.cols]))
+        .elements(o.out.cols, step.tokens())
+}
+
+pub fn moe_output<'a>(step: &Step<'a>, o: &MoeOutput) -> Prepared<'a> {
+    let tensors = [&o.combine.x, &o.combine.weights, &o.shared.shared, &o.shared.gate, &o.add.a, &o.add.out];
+    let buffers = tensors.into_iter().map(|t| step.at(t)).collect();
+    Prepared::new(source!("moe_output/moe_output"), "moe_output", buffers)
+        .arguments(Arguments::of(&[o.add.out.cols, o.combine.weights.cols]))
+        .elements(o.add.out.cols, step.tokens())
+}
