@@ -36,10 +36,25 @@ static STEPS: &[Step] = &[
     Step { name: "shell", run: |root, _| shell_syntax(root) },
 ];
 
-const CLIPPY: &[&str] = &["clippy", "--workspace", "--all-targets", "--release", "--locked", "--", "-D", "warnings"];
+/// With the Metal host and its device in software, so that both are compiled, linted and tested.
+const FEATURES: &str = "lily/software-metal";
+
+const CLIPPY: &[&str] = &[
+    "clippy",
+    "--workspace",
+    "--features",
+    FEATURES,
+    "--all-targets",
+    "--release",
+    "--locked",
+    "--",
+    "-D",
+    "warnings",
+];
 
 /// `--nocapture` because a passing test's `SKIP` line must reach the table.
-const TEST: &[&str] = &["test", "--workspace", "--release", "--locked", "--no-fail-fast", "--", "--nocapture"];
+const TEST: &[&str] =
+    &["test", "--workspace", "--features", FEATURES, "--release", "--locked", "--no-fail-fast", "--", "--nocapture"];
 
 /// A finished step.
 struct Row {

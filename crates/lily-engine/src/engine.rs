@@ -2,7 +2,7 @@
 //! One thread owns an `Engine`; `schedule.rs` queues for it.
 
 use lily_kernels::backend::Backend;
-use lily_kernels::cpu::CpuBackend;
+use lily_kernels::devices;
 
 use crate::budget::{Allowance, Budget};
 use crate::checkpoint::Checkpoint;
@@ -14,6 +14,7 @@ use crate::text::Codec;
 
 pub use crate::checkpoint::{EmbeddedModel, ModelSource};
 pub use crate::error::EngineError;
+pub use lily_kernels::devices::NAMES as DEVICES;
 pub use lily_kernels::plan::Precision;
 pub use lily_kernels::switches::{SWITCHES, Switches};
 
@@ -22,6 +23,8 @@ pub use lily_kernels::switches::{SWITCHES, Switches};
 pub struct EngineOptions {
     /// Which model.
     pub source: ModelSource,
+    /// One of `DEVICES`.
+    pub device: String,
     /// Number formats.
     pub precision: Precision,
     /// Worker threads; `None` takes the cores this process may use (affinity, cgroup).
@@ -41,6 +44,7 @@ impl EngineOptions {
     pub fn new(source: ModelSource) -> Self {
         Self {
             source,
+            device: DEVICES[0].to_owned(),
             precision: Precision::Fast,
             threads: None,
             context_length: None,
@@ -87,8 +91,7 @@ impl Engine {
     /// # Errors
     /// One sentence naming the file and the field.
     pub fn open(options: &EngineOptions) -> Result<Self, EngineError> {
-        let backend = Box::new(CpuBackend::new(options.threads)?);
-        Self::open_on(options, backend)
+        Self::open_on(options, devices::open(&options.device, options.threads)?)
     }
 
     /// Loads a model on a given device.
@@ -101,8 +104,9 @@ impl Engine {
         }
         let mut checkpoint = Checkpoint::open(&options.source)?;
         let codec = open_codec(&checkpoint)?;
-        let numbers = (options.precision, options.switches);
-        let model = Qwen3_5::load(&mut checkpoint, options.precision)?;
+        let precision = if options.precision == Precision::Fast { backend.fast() } else { options.precision };
+        let numbers = (precision, options.switches);
+        let model = Qwen3_5::load(&mut checkpoint, precision)?;
         let files = (checkpoint.weight_bytes(), checkpoint.file("tokenizer.json")?.map_or(0, |file| file.len() as u64));
         let available = options.memory.or_else(|| backend.available_bytes());
         let budget = Budget::of(&model, files, options.prefill_chunk, numbers, available);

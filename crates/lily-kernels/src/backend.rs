@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 use crate::inputs::StepInputs;
 use crate::mapped::MappedFile;
 use crate::op::Op;
-use crate::plan::Plan;
+use crate::plan::{Plan, Precision};
 use crate::tensor::{Space, Tensor};
 
 pub use crate::tensor::BufferId;
@@ -38,6 +38,14 @@ pub enum DeviceError {
         /// What is missing.
         reason: String,
     },
+    /// This build has no such device.
+    #[error("this build has no {name} device; it runs on {names}")]
+    Unknown {
+        /// What was asked for.
+        name: String,
+        /// What there is.
+        names: String,
+    },
     /// The device failed: a kernel that does not compile, or an error that it reports.
     #[error("the {device} device failed: {reason}")]
     Failed {
@@ -65,6 +73,9 @@ pub trait Observer {
 pub trait Backend: Send {
     /// Device and instruction set in words.
     fn describe(&self) -> String;
+
+    /// What `Precision::Fast` is on this device.
+    fn fast(&self) -> Precision;
 
     /// Bytes that this device could still take up, mapped weights included; `None` if it cannot tell.
     fn available_bytes(&self) -> Option<u64>;

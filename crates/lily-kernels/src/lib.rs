@@ -3,6 +3,7 @@
 pub mod backend; // what a device offers
 pub mod check; // the cases that check and bench share, and the check
 pub mod cpu; // the CPU device
+pub mod devices; // the devices of this build, by name
 pub mod inputs; // what changes from step to step
 pub mod mapped; // weight files in memory
 #[cfg(any(target_vendor = "apple", feature = "software-metal"))]

@@ -194,7 +194,7 @@ struct Report<'a> {
 impl Report<'_> {
     fn precision(&self) -> &'static str {
         match self.options.precision {
-            Precision::Fast => "fast",
+            Precision::Fast | Precision::Half => "fast",
             Precision::Exact => "exact",
         }
     }

@@ -13,7 +13,7 @@ use anyhow::bail;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use lily_engine::checkpoint::cached_model;
-use lily_engine::engine::{EmbeddedModel, EngineOptions, ModelSource, Precision};
+use lily_engine::engine::{DEVICES, EmbeddedModel, EngineOptions, ModelSource, Precision};
 use lily_engine::request::{MAX_LOGPROBS, Prompt, Request, RequestError, SamplingParams};
 
 pub use bench::BenchFlags;
@@ -288,7 +288,7 @@ pub struct ModelFlags {
     #[arg(long, value_name = "MODEL")]
     pub model: Option<PathBuf>,
     /// Where to run; this build has `cpu`
-    #[arg(long, value_name = "DEVICE", default_value = "cpu", value_parser = parse_device)]
+    #[arg(long, value_name = "DEVICE", default_value = DEVICES[0], value_parser = parse_device)]
     pub device: String,
     /// Number formats of activations and cache
     #[arg(long, value_enum, default_value_t = PrecisionFlag::Fast)]
@@ -316,6 +316,7 @@ impl ModelFlags {
     pub fn engine_options(&self) -> anyhow::Result<(EngineOptions, Option<String>)> {
         let (source, why) = pick_model(self.model.as_deref(), &process_env)?;
         let mut options = EngineOptions::new(source);
+        options.device.clone_from(&self.device);
         options.precision = self.precision.into();
         options.threads = self.threads.map(NonZeroUsize::get);
         options.context_length = self.context.map(NonZeroUsize::get);
@@ -346,10 +347,11 @@ impl From<PrecisionFlag> for Precision {
 }
 
 fn parse_device(name: &str) -> Result<String, String> {
+    let names = DEVICES.join(", ");
     match name {
-        "cpu" => Ok(name.to_owned()),
-        "metal" | "cuda" => Err(format!("this build has no {name} device; it runs on cpu")),
-        _ => Err("no such device; this build runs on cpu".to_owned()),
+        _ if DEVICES.contains(&name) => Ok(name.to_owned()),
+        "metal" | "cuda" => Err(format!("this build has no {name} device; it runs on {names}")),
+        _ => Err(format!("no such device; this build runs on {names}")),
     }
 }
 

@@ -343,21 +343,54 @@ fn folder() -> io::Result<PathBuf> {
 
 /// Builds `<id>.so`. Everything is written under names of its own and renamed, so that processes do not meet.
 fn compile(folder: &Path, id: &str, text: &str, checked: bool) -> Result<(), BuildError> {
-    let failed = |reason| BuildError::File { path: folder.to_owned(), reason };
-    static BUILDS: AtomicU32 = AtomicU32::new(0);
-    let work = folder.join(format!("{id}-{}-{}", std::process::id(), BUILDS.fetch_add(1, Ordering::Relaxed)));
-    fs::create_dir_all(work.join("shim/include")).map_err(failed)?;
-    for (name, text) in SHIM {
-        fs::write(work.join("shim").join(name), text).map_err(failed)?;
-    }
-    fs::write(work.join("kernels.cpp"), text).map_err(failed)?;
+    let work = Work::new(folder, id)?;
+    fs::write(work.0.join("kernels.cpp"), text).map_err(|reason| work.failed(reason))?;
     let instrument: &[&str] = if checked { &["-fsanitize=thread", "-g1"] } else { &[] };
+    let machine = machine(folder)?;
     let kernels = [instrument, &["-Ishim/include", "-c", "kernels.cpp", "-o", "kernels.o"]].concat();
-    run(&work, &kernels)?;
-    run(&work, &["-Ishim", "-c", "shim/machine.cpp", "-o", "machine.o"])?;
-    run(&work, &["-shared", "kernels.o", "machine.o", "-o", "kernels.so"])?;
-    fs::rename(work.join("kernels.so"), folder.join(format!("{id}.so"))).map_err(failed)?;
-    fs::remove_dir_all(&work).map_err(failed)
+    run(&work.0, &kernels)?;
+    run(&work.0, &["-shared", "kernels.o", &machine.to_string_lossy(), "-o", "kernels.so"])?;
+    work.finish("kernels.so", &folder.join(format!("{id}.so")))
+}
+
+/// The machine, which is the same for all libraries.
+fn machine(folder: &Path) -> Result<PathBuf, BuildError> {
+    let mut hasher = DefaultHasher::new();
+    (SHIM, FLAGS).hash(&mut hasher);
+    let id = format!("machine-{:016x}", hasher.finish());
+    let built = folder.join(format!("{id}.o"));
+    if !built.exists() {
+        let work = Work::new(folder, &id)?;
+        run(&work.0, &["-Ishim", "-c", "shim/machine.cpp", "-o", "machine.o"])?;
+        work.finish("machine.o", &built)?;
+    }
+    Ok(built)
+}
+
+/// A folder with the shim, to build in.
+struct Work(PathBuf);
+
+impl Work {
+    fn new(folder: &Path, id: &str) -> Result<Self, BuildError> {
+        static BUILDS: AtomicU32 = AtomicU32::new(0);
+        let number = BUILDS.fetch_add(1, Ordering::Relaxed);
+        let work = Self(folder.join(format!("{id}-{}-{number}", std::process::id())));
+        fs::create_dir_all(work.0.join("shim/include")).map_err(|reason| work.failed(reason))?;
+        for (name, text) in SHIM {
+            fs::write(work.0.join("shim").join(name), text).map_err(|reason| work.failed(reason))?;
+        }
+        Ok(work)
+    }
+
+    fn failed(&self, reason: io::Error) -> BuildError {
+        BuildError::File { path: self.0.clone(), reason }
+    }
+
+    /// Moves the result to its place; the folder goes.
+    fn finish(self, result: &str, to: &Path) -> Result<(), BuildError> {
+        fs::rename(self.0.join(result), to).map_err(|reason| self.failed(reason))?;
+        fs::remove_dir_all(&self.0).map_err(|reason| self.failed(reason))
+    }
 }
 
 /// Runs the first compiler that is there.

@@ -69,6 +69,7 @@ fn other_protocol() -> ! {
 pub struct NSString(String);
 impl NSString {
     /// A copy.
+    #[expect(clippy::should_implement_trait, reason = "objc2's name")]
     pub fn from_str(text: &str) -> Retained<Self> {
         Retained::new(Self(text.to_owned()))
     }

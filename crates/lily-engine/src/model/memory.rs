@@ -39,7 +39,7 @@ impl MemoryLayout {
     pub fn new(config: &Config, precision: Precision) -> Self {
         let dtype = match precision {
             Precision::Exact => DType::F32,
-            Precision::Fast => DType::Bf16,
+            Precision::Fast | Precision::Half => DType::Bf16,
         };
         let (mut state_bytes, mut block_bytes) = (0, 0);
         let mut state = |rows, cols| {

@@ -4,6 +4,7 @@ use super::*;
 use crate::backend::{ExecutableId, Observer, Ticket};
 use crate::mapped::MappedFile;
 use crate::ops::add::Add;
+use crate::plan::Precision;
 use crate::reference::ReferenceBackend;
 use crate::tensor::{DType, Space};
 
@@ -53,6 +54,10 @@ impl Backend for Faulty {
     }
     fn available_bytes(&self) -> Option<u64> {
         None
+    }
+
+    fn fast(&self) -> Precision {
+        self.inner.fast()
     }
 
     fn describe(&self) -> String {

@@ -26,7 +26,7 @@ use crate::inputs::{SequenceInputs, StepInputs};
 use crate::mapped::MappedFile;
 use crate::op::Access;
 use crate::ops::sample::simd::Scratch as SampleScratch;
-use crate::plan::{Plan, Program};
+use crate::plan::{Plan, Precision, Program};
 use crate::tensor::{DType, Space, Tensor};
 
 /// What one thread needs besides its stack.
@@ -188,6 +188,10 @@ fn assert_disjoint(plan: &Plan) {
 impl Backend for CpuBackend {
     fn available_bytes(&self) -> Option<u64> {
         memory::available()
+    }
+
+    fn fast(&self) -> Precision {
+        Precision::Fast
     }
 
     fn describe(&self) -> String {

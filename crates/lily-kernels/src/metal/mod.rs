@@ -18,7 +18,7 @@ use crate::mapped::MappedFile;
 use crate::op::Op;
 use crate::ops::sample::Sample;
 use crate::ops::sample::simd::{Scratch, choose};
-use crate::plan::{Dispatch, Plan, Program};
+use crate::plan::{Dispatch, Plan, Precision, Program};
 use crate::tensor::{DType, Space, Tensor};
 
 /// Everything that steps read and write.
@@ -139,6 +139,10 @@ impl MetalBackend {
 impl Backend for MetalBackend {
     fn available_bytes(&self) -> Option<u64> {
         Some(self.gpu.working_set())
+    }
+
+    fn fast(&self) -> Precision {
+        Precision::Half
     }
 
     fn describe(&self) -> String {

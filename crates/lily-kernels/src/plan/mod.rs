@@ -50,6 +50,8 @@ pub enum Precision {
     Exact,
     /// int8 activations in the quantized matmuls (router, gates and the a/b projections keep f32), bf16 KV.
     Fast,
+    /// f32 activations, bf16 KV: what `Fast` is on a device without int8 matmuls.
+    Half,
 }
 
 /// What a plan depends on. True counts are in `StepInputs`; buckets bound them.

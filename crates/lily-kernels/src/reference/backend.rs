@@ -9,7 +9,7 @@ use super::run::{DispatchTouch, run_observed};
 use crate::backend::{Backend, BufferId, DeviceError, ExecutableId, Observer, Ticket};
 use crate::inputs::StepInputs;
 use crate::mapped::MappedFile;
-use crate::plan::Plan;
+use crate::plan::{Plan, Precision};
 use crate::tensor::Space;
 
 /// A device that runs every step where it is submitted.
@@ -41,6 +41,10 @@ impl ReferenceBackend {
 impl Backend for ReferenceBackend {
     fn available_bytes(&self) -> Option<u64> {
         None
+    }
+
+    fn fast(&self) -> Precision {
+        Precision::Fast
     }
 
     fn describe(&self) -> String {

@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicBool;
 use lily_kernels::backend::{BufferId, ExecutableId, Observer, Ticket};
 use lily_kernels::inputs::{KV_BLOCK, SequenceInputs, StepInputs};
 use lily_kernels::mapped::MappedFile;
-use lily_kernels::plan::Plan;
+use lily_kernels::plan::{Plan, Precision};
 use lily_kernels::tensor::Space;
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -65,6 +65,10 @@ impl Backend for Buffers {
     }
     fn available_bytes(&self) -> Option<u64> {
         None
+    }
+
+    fn fast(&self) -> Precision {
+        Precision::Exact
     }
 
     fn describe(&self) -> String {

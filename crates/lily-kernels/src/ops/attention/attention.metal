@@ -13,6 +13,26 @@ constant constexpr uint MOST_HEADS = 4;
 constant constexpr uint MOST_ELEMENTS = 8;  // of a lane: head_dim is at most 256
 constant constexpr uint SIMDGROUPS = 4;
 
+// The simdgroups' parts of one head, each relative to its own maximum, to the head's output.
+inline void merge(
+    threadgroup const float* outputs, threadgroup const float* maxima, threadgroup const float* totals, uint dim, uint tid, device float* out) {
+    float largest = maxima[0];
+    for (uint s = 1; s < SIMDGROUPS; s++) {
+        largest = max(largest, maxima[s]);
+    }
+    float total = 0.0f;
+    for (uint s = 0; s < SIMDGROUPS; s++) {
+        total += totals[s] * precise::exp(maxima[s] - largest);
+    }
+    for (uint i = tid; i < dim; i += SIMDGROUPS * 32) {
+        float sum = 0.0f;
+        for (uint s = 0; s < SIMDGROUPS; s++) {
+            sum += outputs[s * 32 * MOST_ELEMENTS + i] * precise::exp(maxima[s] - largest);
+        }
+        out[i] = sum / total;
+    }
+}
+
 kernel void attention_rows(
     device const float* q [[buffer(0)]],
     device const StepRow* rows [[buffer(1)]],
@@ -34,20 +54,16 @@ kernel void attention_rows(
     const StepRow row = rows[group.y];
     device const float* queries = q + (group.y * args.q_heads + first_head) * dim;
 
+    float total[MOST_HEADS] = {};
+    float sums[MOST_HEADS][MOST_ELEMENTS] = {};
     float most[MOST_HEADS];
-    float total[MOST_HEADS];
-    float sums[MOST_HEADS][MOST_ELEMENTS];
     for (uint h = 0; h < PACK; h++) {
         most[h] = -numeric_limits<float>::infinity();
-        total[h] = 0.0f;
-        for (uint e = 0; e < MOST_ELEMENTS; e++) {
-            sums[h][e] = 0.0f;
-        }
     }
     for (uint position = simdgroup; position <= row.position; position += SIMDGROUPS) {
         device const uchar* keys = cache + kv_row(layer, row, tables, 0, kv_head, position);
         device const uchar* values = cache + kv_row(layer, row, tables, 1, kv_head, position);
-        float dots[MOST_HEADS] = {0.0f, 0.0f, 0.0f, 0.0f};
+        float dots[MOST_HEADS] = {};
         for (uint i = lane; i < dim; i += 32) {
             const float key = load_kv(keys, i);
             for (uint h = 0; h < PACK; h++) {
@@ -82,21 +98,7 @@ kernel void attention_rows(
             totals[simdgroup] = total[h];
         }
         threadgroup_barrier(mem_flags::mem_threadgroup);
-        float largest = maxima[0];
-        for (uint s = 1; s < SIMDGROUPS; s++) {
-            largest = max(largest, maxima[s]);
-        }
-        float all = 0.0f;
-        for (uint s = 0; s < SIMDGROUPS; s++) {
-            all += totals[s] * precise::exp(maxima[s] - largest);
-        }
-        for (uint i = simdgroup * 32 + lane; i < dim; i += SIMDGROUPS * 32) {
-            float sum = 0.0f;
-            for (uint s = 0; s < SIMDGROUPS; s++) {
-                sum += outputs[s * 32 * MOST_ELEMENTS + i] * precise::exp(maxima[s] - largest);
-            }
-            out[(group.y * args.q_heads + first_head + h) * dim + i] = sum / all;
-        }
+        merge(outputs, maxima, totals, dim, simdgroup * 32 + lane, out + (group.y * args.q_heads + first_head + h) * dim);
         // The next head writes what this one reads.
         threadgroup_barrier(mem_flags::mem_threadgroup);
     }

@@ -19,6 +19,23 @@ constant constexpr uint ROWS = 4;
 constant constexpr uint MOST_ELEMENTS = 8;  // of a lane: k_dim is at most 256
 constant constexpr uint MOST_VALUES = 128;  // v_dim
 
+// One token of one row of the state, spread over the lanes; returns y.
+inline float advance(
+    thread float* state, device const float* keys, device const float* queries, uint dim, float value, float kept, float strength, uint lane) {
+    float seen = 0.0f;
+    for (uint i = lane, e = 0; i < dim; i += 32, e++) {
+        state[e] *= kept;
+        seen += state[e] * keys[i];
+    }
+    const float delta = strength * (value - simd_sum(seen));
+    float y = 0.0f;
+    for (uint i = lane, e = 0; i < dim; i += 32, e++) {
+        state[e] += delta * keys[i];
+        y += state[e] * queries[i];
+    }
+    return simd_sum(y);
+}
+
 kernel void gated_delta(
     device const float* qk [[buffer(0)]],
     device const float* v [[buffer(1)]],
@@ -39,10 +56,11 @@ kernel void gated_delta(
     const uint k_head = head * args.k_heads / args.v_heads;
     const uint first = simdgroup * ROWS;
     device const float* before = state_in + (head * args.v_dim + first) * args.k_dim;
+    // Rows past the last one are carried along as zeros, so that all lanes meet.
     float state[ROWS][MOST_ELEMENTS];
-    for (uint r = 0; r < ROWS && first + r < args.v_dim; r++) {
+    for (uint r = 0; r < ROWS; r++) {
         for (uint i = lane, e = 0; i < args.k_dim; i += 32, e++) {
-            state[r][e] = before[r * args.k_dim + i];
+            state[r][e] = first + r < args.v_dim ? before[r * args.k_dim + i] : 0.0f;
         }
     }
     for (uint t = args.first_row; t < args.first_row + args.rows; t++) {
@@ -52,27 +70,14 @@ kernel void gated_delta(
         const float strength = beta[t * args.v_heads + head];
         for (uint r = 0; r < ROWS; r++) {
             const bool is_row = first + r < args.v_dim;
-            float seen = 0.0f;
-            for (uint i = lane, e = 0; is_row && i < args.k_dim; i += 32, e++) {
-                state[r][e] *= kept;
-                seen += state[r][e] * keys[i];
-            }
-            seen = simd_sum(seen);
-            float y = 0.0f;
-            if (is_row) {
-                const float value = v[t * args.v_cols + args.v_start + head * args.v_dim + first + r];
-                const float delta = strength * (value - seen);
-                for (uint i = lane, e = 0; i < args.k_dim; i += 32, e++) {
-                    state[r][e] += delta * keys[i];
-                    y += state[r][e] * queries[i];
-                }
-            }
-            y = simd_sum(y);
+            const uint at = head * args.v_dim + (is_row ? first + r : 0);
+            const float value = v[t * args.v_cols + args.v_start + at];
+            const float y = advance(state[r], keys, queries, args.k_dim, value, kept, strength, lane);
             if (lane == 0 && is_row) {
                 if (NORM != 0) {
                     outputs[first + r] = y;
                 } else {
-                    out[(t * args.v_heads + head) * args.v_dim + first + r] = y;
+                    out[t * args.v_heads * args.v_dim + at] = y;
                 }
             }
         }
