@@ -7,7 +7,7 @@ use crate::harness::{self, Golden, top1};
 use crate::support::root;
 
 /// Best logit less the second best, of each row.
-fn margins(logits: &[f32], vocab: usize) -> Vec<f32> {
+pub fn margins(logits: &[f32], vocab: usize) -> Vec<f32> {
     let margin = |row: &[f32]| {
         let (mut best, mut second) = (f32::NEG_INFINITY, f32::NEG_INFINITY);
         for &x in row {

@@ -7,6 +7,7 @@ mod support;
 mod behaviour; // cases.json at its floors
 mod bytes; // the same bytes, however the work is cut
 mod contracts; // declared bytes, plan snapshots
+mod devices; // whole models on the other devices of this build
 mod fidelity; // fast precision against the f32 golden
 mod golden; // exact precision against mlx-lm and transformers
 mod harness; // running steps, reading goldens

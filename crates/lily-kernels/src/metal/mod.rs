@@ -5,12 +5,14 @@ mod api; // Apple's names
 mod device; // buffers, pipelines, command buffers
 mod lower; // op → launches
 mod step; // where operands lie
+mod weights; // where matrices lie
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use self::device::{Buffer, Gpu};
 use self::step::Step;
+use self::weights::Weights;
 use crate::backend::{Backend, BufferId, DeviceError, ExecutableId, Observer, Ticket};
 use crate::cpu::isa::Isa;
 use crate::inputs::StepInputs;
@@ -24,7 +26,7 @@ use crate::tensor::{DType, Space, Tensor};
 /// Everything that steps read and write.
 #[derive(Default)]
 struct Memory {
-    files: Vec<Buffer>,
+    weights: Weights,
     constants: Option<Buffer>,
     arena: Option<Buffer>,
     logits: Option<Buffer>,
@@ -152,7 +154,7 @@ impl Backend for MetalBackend {
     fn open_weights(&mut self, file: Arc<MappedFile>) -> Result<(), DeviceError> {
         let buffer = self.gpu.buffer("a weight file", file.bytes().len())?;
         buffer.write(0, file.bytes());
-        self.memory.files.push(buffer);
+        self.memory.weights.add(buffer);
         Ok(())
     }
 
@@ -201,6 +203,9 @@ impl Backend for MetalBackend {
     fn compile(&mut self, plan: Arc<Plan>) -> Result<ExecutableId, DeviceError> {
         if let Some(reason) = plan.dispatches.iter().find_map(|d| lower::unsupported(&d.op)) {
             return Err(DeviceError::Unsupported { device: "metal", reason });
+        }
+        for dispatch in &plan.dispatches {
+            self.memory.weights.prepare(&self.gpu, &dispatch.op)?;
         }
         let rows = plan.key.token_bucket.max(plan.key.output_bucket());
         self.grow(|memory| &mut memory.arena, plan.arena_bytes)?;

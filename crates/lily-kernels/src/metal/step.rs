@@ -2,8 +2,9 @@
 
 use super::Memory;
 use super::device::{Buffer, Place};
+use super::weights::Stack;
 use crate::inputs::{SequenceInputs, StepInputs};
-use crate::tensor::{FileSlice, Space, Tensor};
+use crate::tensor::{Matrix, Space, Tensor};
 
 /// Operands of the dispatches of one step.
 #[derive(Clone, Copy)]
@@ -13,7 +14,7 @@ pub struct Step<'a> {
     pub inputs: &'a StepInputs,
 }
 
-/// Metal binds buffers at multiples of 4; 16 lets a kernel load vectors where the weights allow it.
+/// Where a table may be bound.
 const ALIGN: usize = 16;
 
 /// Where in the step buffer its three tables begin.
@@ -82,11 +83,9 @@ impl<'a> Step<'a> {
         Place { buffer, offset: t.offset }
     }
 
-    /// A place before a range of a weight file, and how many bytes before.
-    pub fn file(&self, slice: &FileSlice) -> (Place<'a>, usize) {
-        let offset = slice.offset as usize;
-        let shift = offset % ALIGN;
-        (Place { buffer: &self.memory.files[slice.file as usize], offset: offset - shift }, shift)
+    /// Where a matrix lies, or a stack of them.
+    pub fn weights(&self, weight: &Matrix) -> Stack<'a> {
+        self.memory.weights.stack(weight)
     }
 
     /// A sequence's part of a state operand that is read.

@@ -26,7 +26,7 @@ kernel void embed(
         value = float_at(elements + args.elements_at + row * args.cols * bytes, TYPE, at.x);
     } else {
         float codes[RUN];
-        unpack(elements + args.elements_at + row * (args.cols * BITS / 8), at.x / RUN, codes);
+        unpack(elements + args.elements_at + row * (args.cols * BITS / 8), BITS, at.x / RUN, codes);
         const uint groups = args.cols / GROUP;
         const uint bytes = TYPE == F32 ? 4 : 2;
         const float scale = float_at(scales + args.scales_at + row * groups * bytes, TYPE, at.x / GROUP);

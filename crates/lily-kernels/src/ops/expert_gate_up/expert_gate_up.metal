@@ -1,5 +1,11 @@
 // out[pair] = silu(x[row] · gate_eᵀ) ⊙ (x[row] · up_eᵀ): neither projection reaches memory.
 
+// The format of the up projection, which may be another one.
+constant uint UP_DENSE [[function_constant(4)]];
+constant uint UP_TYPE [[function_constant(5)]];
+constant uint UP_BITS [[function_constant(6)]];
+constant uint UP_GROUP [[function_constant(7)]];
+
 kernel void expert_gate_up_rows(
     device const float* x [[buffer(0)]],
     device const uint* offsets [[buffer(1)]],
@@ -24,10 +30,11 @@ kernel void expert_gate_up_rows(
     const Weights up = weights_of(up_elements, up_scales, up_biases, up_args, expert);
     const uint first = (group.x * simdgroups + simdgroup) * ROWS;
     device const float* row = x + pair / gate_args.pairs_per_row * gate_args.inputs;
+    const Format up_format = {UP_DENSE, UP_TYPE, UP_BITS, UP_GROUP};
     float gates[ROWS];
     float ups[ROWS];
-    row_products(row, gate_args.inputs, gate_args.outputs, gate, first, lane, gates);
-    row_products(row, gate_args.inputs, gate_args.outputs, up, first, lane, ups);
+    row_products(row, gate_args.inputs, gate_args.outputs, gate, format(), first, lane, gates);
+    row_products(row, gate_args.inputs, gate_args.outputs, up, up_format, first, lane, ups);
     for (uint r = 0; r < ROWS; r++) {
         const float gated = silu(simd_sum(gates[r])) * simd_sum(ups[r]);
         if (lane == 0 && first + r < gate_args.outputs) {

@@ -18,7 +18,7 @@ kernel void expert_linear_rows(
     const Weights w = weights_of(elements, scales, biases, args, expert_of(offsets, args.experts, group.y));
     const uint first = (group.x * simdgroups + simdgroup) * ROWS;
     float sums[ROWS];
-    row_products(x + pair / args.pairs_per_row * args.inputs, args.inputs, args.outputs, w, first, lane, sums);
+    row_products(x + pair / args.pairs_per_row * args.inputs, args.inputs, args.outputs, w, format(), first, lane, sums);
     for (uint r = 0; r < ROWS; r++) {
         const float sum = simd_sum(sums[r]);
         if (lane == 0 && first + r < args.outputs) {

@@ -23,7 +23,7 @@ kernel void linear_rows(
     const Weights w = {elements + args.elements_at, scales + args.scales_at, biases + args.biases_at};
     const uint first = (group.x * simdgroups + simdgroup) * ROWS;
     float sums[ROWS];
-    row_products(x + group.y * args.inputs, args.inputs, args.outputs, w, first, lane, sums);
+    row_products(x + group.y * args.inputs, args.inputs, args.outputs, w, format(), first, lane, sums);
     for (uint r = 0; r < ROWS; r++) {
         const float sum = simd_sum(sums[r]);
         if (lane == 0 && first + r < args.outputs) {

@@ -12,6 +12,19 @@ constant constexpr uint RUN = 8;
 // Outputs of a simdgroup.
 constant constexpr uint ROWS = 4;
 
+// How a matrix is stored; known when a pipeline is built.
+struct Format {
+    uint dense;
+    uint type;
+    uint bits;
+    uint group;
+};
+
+// The format of the function constants above.
+inline Format format() {
+    return {DENSE, TYPE, BITS, GROUP};
+}
+
 // One matrix.
 struct Weights {
     device const uchar* elements;
@@ -20,19 +33,20 @@ struct Weights {
 };
 
 // Eight codes of a row's little-endian bit stream.
-inline void unpack(device const uchar* row, uint run, thread float* codes) {
-    device const uchar* bytes = row + run * BITS;
+inline void unpack(device const uchar* row, uint bits, uint run, thread float* codes) {
+    device const uchar* bytes = row + run * bits;
     ulong word = 0;
-    for (uint i = 0; i < BITS; i++) {
+    for (uint i = 0; i < bits; i++) {
         word |= static_cast<ulong>(bytes[i]) << (8 * i);
     }
     for (uint i = 0; i < RUN; i++) {
-        codes[i] = static_cast<float>(static_cast<uint>(word >> (BITS * i)) & ((1u << BITS) - 1));
+        codes[i] = static_cast<float>(static_cast<uint>(word >> (bits * i)) & ((1u << bits) - 1));
     }
 }
 
 // This lane's part of x · rows first … first + 3 of a matrix.
-inline void row_products(device const float* x, uint inputs, uint outputs, Weights w, uint first, uint lane, thread float* sums) {
+inline void row_products(
+    device const float* x, uint inputs, uint outputs, Weights w, Format f, uint first, uint lane, thread float* sums) {
     for (uint r = 0; r < ROWS; r++) {
         sums[r] = 0.0f;
     }
@@ -47,19 +61,19 @@ inline void row_products(device const float* x, uint inputs, uint outputs, Weigh
         for (uint r = 0; r < ROWS && first + r < outputs; r++) {
             const uint row = first + r;
             float sum = 0.0f;
-            if (DENSE != 0) {
+            if (f.dense != 0) {
                 for (uint i = 0; i < RUN && run * RUN + i < inputs; i++) {
-                    sum += values[i] * float_at(w.elements, TYPE, row * inputs + run * RUN + i);
+                    sum += values[i] * float_at(w.elements, f.type, row * inputs + run * RUN + i);
                 }
                 sums[r] += sum;
             } else {
                 float codes[RUN];
-                unpack(w.elements + row * (inputs * BITS / 8), run, codes);
+                unpack(w.elements + row * (inputs * f.bits / 8), f.bits, run, codes);
                 for (uint i = 0; i < RUN; i++) {
                     sum += values[i] * codes[i];
                 }
-                const uint at = row * (inputs / GROUP) + run * RUN / GROUP;
-                sums[r] += float_at(w.scales, TYPE, at) * sum + float_at(w.biases, TYPE, at) * total;
+                const uint at = row * (inputs / f.group) + run * RUN / f.group;
+                sums[r] += float_at(w.scales, f.type, at) * sum + float_at(w.biases, f.type, at) * total;
             }
         }
     }

@@ -1,0 +1,78 @@
+//! The devices of this build other than the first: whole models against the goldens. Where the device is one in software,
+//! it is slow, so rows are few.
+
+use lily_engine::checkpoint::Checkpoint;
+use lily_engine::engine::{DEVICES, ModelSource, Precision, Switches};
+use lily_engine::runtime::Runtime;
+use lily_kernels::devices;
+
+use crate::fidelity::margins;
+use crate::harness::{self, Golden, relative_rms, top1};
+use crate::support::{self, root};
+
+/// Sums are in another order than the golden's, and each rounds once.
+const TOLERANCE: f64 = 1e-4;
+
+fn others() -> &'static [&'static str] {
+    if DEVICES.len() == 1 {
+        println!("SKIP other devices: this build has none");
+    }
+    &DEVICES[1..]
+}
+
+fn runtime(device: &str, source: &ModelSource, precision: Precision) -> Runtime {
+    let backend = devices::open(device, None).unwrap();
+    let precision = if precision == Precision::Fast { backend.fast() } else { precision };
+    let mut checkpoint = Checkpoint::open(source).unwrap();
+    Runtime::load(&mut checkpoint, backend, 2048, precision, Switches::default()).unwrap()
+}
+
+#[test]
+fn every_architecture_equals_its_golden_on_other_devices() {
+    for device in others() {
+        for folder in harness::architectures() {
+            let golden = Golden::open(&folder.join("golden.safetensors"));
+            let mut runtime = runtime(device, &ModelSource::Folder(folder.clone()), Precision::Exact);
+            let (ids, want) = (golden.ids("tokens"), golden.floats("logits"));
+            let error = relative_rms(&harness::logits(&mut runtime, &ids, 7), &want);
+            println!("{device}, {}: relative rms {error:.1e}", folder.display());
+            assert!(error <= TOLERANCE, "{device}, {}: {error:.2e}", folder.display());
+        }
+    }
+}
+
+#[test]
+fn the_demo_model_keeps_every_decided_choice_on_other_devices() {
+    let golden = Golden::open(&root().join("golden/demo/golden_mlx_f32.safetensors"));
+    for device in others() {
+        for (precision, tokens) in [(Precision::Exact, 48), (Precision::Fast, 128)] {
+            let mut runtime = runtime(device, &ModelSource::Embedded(support::DEMO), precision);
+            let vocab = runtime.stepper.model().config.vocab_size;
+            let want = &golden.floats("logits")[..tokens * vocab];
+            let got = harness::logits(&mut runtime, &golden.ids("tokens")[..tokens], 32);
+            let error = relative_rms(&got, want);
+            let rows = top1(&got, vocab).into_iter().zip(top1(want, vocab)).zip(margins(want, vocab));
+            let decided: Vec<bool> = rows.filter(|(_, margin)| *margin >= 0.3).map(|((g, w), _)| g == w).collect();
+            println!("{device}, {precision:?}: relative rms {error:.1e}, {} decided choices", decided.len());
+            assert!(decided.len() > tokens / 2 && decided.iter().all(|equal| *equal), "{device}, {precision:?}");
+            assert!(precision == Precision::Fast || error <= TOLERANCE, "{device}: {error:.2e}");
+        }
+    }
+}
+
+#[test]
+fn greedy_text_is_the_goldens_on_other_devices() {
+    let json = std::fs::read_to_string(root().join("golden/demo/greedy_mlx_f32.json")).unwrap();
+    let rows: Vec<serde_json::Value> = serde_json::from_str(&json).unwrap();
+    let ids = |value: &serde_json::Value| -> Vec<u32> {
+        value.as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect()
+    };
+    for device in others() {
+        let mut runtime = runtime(device, &ModelSource::Embedded(support::DEMO), Precision::Fast);
+        for row in rows.iter().filter(|row| row["greedy"].as_array().unwrap().len() <= 16) {
+            let want = ids(&row["greedy"]);
+            let got = harness::greedy(&mut runtime, &ids(&row["ids"]), want.len());
+            assert_eq!(got, want, "{device}: {}", row["prompt"]);
+        }
+    }
+}

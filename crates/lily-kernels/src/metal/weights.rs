@@ -1,0 +1,120 @@
+//! Where a matrix, or a stack of them, lies on the device: in its file, if one follows the other there in equal steps, else
+//! gathered into a buffer of its own when the plan is compiled.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::device::{Buffer, Gpu, Place};
+use crate::backend::DeviceError;
+use crate::op::Op;
+use crate::tensor::{FileSlice, Matrix, Stored};
+
+/// Elements, scales and biases.
+const PARTS: usize = 3;
+
+/// Metal binds buffers at multiples of 4; 16 lets a kernel load vectors where the weights allow it.
+const ALIGN: usize = 16;
+
+/// Where a stack begins, and the bytes from one matrix to the next.
+#[derive(Clone, Copy)]
+pub struct Stack<'a> {
+    /// A place at or before the first byte of each part.
+    pub places: [Place<'a>; PARTS],
+    /// Bytes from there to it.
+    pub at: [usize; PARTS],
+    /// Steps.
+    pub steps: [usize; PARTS],
+}
+
+struct Gathered {
+    /// Kept, so that its address stays its own.
+    _stack: Arc<[Stored]>,
+    buffer: Buffer,
+    first: [usize; PARTS],
+    steps: [usize; PARTS],
+}
+
+/// Weight files, and the stacks that were gathered from them.
+#[derive(Default)]
+pub struct Weights {
+    files: Vec<Buffer>,
+    gathered: HashMap<*const Stored, Gathered>,
+}
+
+// SAFETY: the pointers are names of stacks that the values keep alive; nothing is read through them.
+unsafe impl Send for Weights {}
+
+/// Dense weights have neither scales nor biases; something is bound all the same.
+fn parts(stored: &Stored) -> [FileSlice; PARTS] {
+    let (scales, biases) = stored.affine.unwrap_or((stored.weight, stored.weight));
+    [stored.weight, scales, biases]
+}
+
+/// The first matrix and the steps, if all follow in equal ones.
+fn regular(weight: &Matrix) -> Option<([FileSlice; PARTS], [usize; PARTS])> {
+    let first = parts(&weight.stack[0]);
+    let next = parts(&weight.stack[weight.experts().min(2) - 1]);
+    let mut steps = [0; PARTS];
+    for i in 0..PARTS {
+        steps[i] = next[i].offset.checked_sub(first[i].offset)?;
+    }
+    let follows = |(expert, stored): (usize, &Stored)| {
+        let at = |i: usize| first[i].offset + steps[i] * expert as u64;
+        parts(stored).iter().enumerate().all(|(i, slice)| slice.file == first[i].file && slice.offset == at(i))
+    };
+    weight.stack.iter().enumerate().all(follows).then(|| (first, steps.map(|step| step as usize)))
+}
+
+impl Weights {
+    /// One more file.
+    pub fn add(&mut self, file: Buffer) {
+        self.files.push(file);
+    }
+
+    /// Gathers what an op needs in equal steps and has not.
+    ///
+    /// # Errors
+    /// Memory ran out.
+    pub fn prepare(&mut self, gpu: &Gpu, op: &Op) -> Result<(), DeviceError> {
+        match op {
+            Op::ExpertLinear(o) => self.gather(gpu, &o.weight),
+            Op::ExpertGateUp(o) => {
+                self.gather(gpu, &o.gate.weight)?;
+                self.gather(gpu, &o.up.weight)
+            }
+            _other => Ok(()),
+        }
+    }
+
+    fn gather(&mut self, gpu: &Gpu, weight: &Matrix) -> Result<(), DeviceError> {
+        let name = weight.stack.as_ptr();
+        if regular(weight).is_some() || self.gathered.contains_key(&name) {
+            return Ok(());
+        }
+        let steps = parts(&weight.stack[0]).map(|slice| (slice.bytes as usize).next_multiple_of(ALIGN));
+        let experts = weight.experts();
+        let first = [0, experts * steps[0], experts * (steps[0] + steps[1])];
+        let buffer = gpu.buffer("experts side by side", experts * steps.iter().sum::<usize>())?;
+        for (expert, stored) in weight.stack.iter().enumerate() {
+            for (i, slice) in parts(stored).iter().enumerate() {
+                let file = &self.files[slice.file as usize];
+                buffer.copy(first[i] + expert * steps[i], file, slice.offset as usize, slice.bytes as usize);
+            }
+        }
+        self.gathered.insert(name, Gathered { _stack: Arc::clone(&weight.stack), buffer, first, steps });
+        Ok(())
+    }
+
+    /// Where a stack lies.
+    pub fn stack(&self, weight: &Matrix) -> Stack<'_> {
+        if let Some(Gathered { buffer, first, steps, .. }) = self.gathered.get(&weight.stack.as_ptr()) {
+            return Stack { places: first.map(|offset| Place { buffer, offset }), at: [0; PARTS], steps: *steps };
+        }
+        let (first, steps) = regular(weight).expect("`prepare` has gathered what is not");
+        let place = |slice: FileSlice| {
+            let offset = slice.offset as usize / ALIGN * ALIGN;
+            Place { buffer: &self.files[slice.file as usize], offset }
+        };
+        Stack { places: first.map(place), at: first.map(|slice| slice.offset as usize % ALIGN), steps }
+    }
+}
