@@ -48,9 +48,54 @@ fn check_all(seed: u32) {
     assert!(checked > 800 && failures.is_empty(), "{} failed:\n{}", failures.len(), failures.join("\n"));
 }
 
+/// One test, because how kernels are run is set for the whole process.
 #[test]
-fn the_metal_device_agrees_with_the_reference_on_every_case() {
+fn the_metal_device_agrees_with_the_reference_on_every_case_and_needs_every_barrier() {
     check_all(1);
+    #[cfg(not(target_vendor = "apple"))]
+    leave_out_each_barrier();
+}
+
+/// Kernel files with barriers, and the ops that run them.
+#[cfg(not(target_vendor = "apple"))]
+const WITH_BARRIERS: [(&str, &[OpKind]); 4] = [
+    (include_str!("../src/ops/rms_norm/rms_norm.metal"), &[OpKind::RmsNorm]),
+    (include_str!("../src/ops/group_rows/group_rows.metal"), &[OpKind::GroupRows]),
+    (include_str!("../src/ops/attention/attention.metal"), &[OpKind::Attention]),
+    (include_str!("../src/ops/gated_delta/gated_delta.metal"), &[OpKind::GatedDelta, OpKind::GatedDeltaNorm]),
+];
+
+/// Without any one of its barriers, a kernel fails a case.
+#[cfg(not(target_vendor = "apple"))]
+fn leave_out_each_barrier() {
+    let (mut barriers, mut missed) = (0, Vec::new());
+    for (text, kinds) in WITH_BARRIERS {
+        for (line, text) in (1..).zip(text.lines()).filter(|(_, text)| text.contains("barrier(")) {
+            barriers += 1;
+            software_metal::leave_out_barriers(Some(line));
+            let mut cases = kinds.iter().flat_map(|kind| cases(*kind));
+            let caught = cases.find_map(|case| check_case(&case, &mut MetalBackend::new().unwrap()).err());
+            software_metal::leave_out_barriers(None);
+            match caught {
+                Some(message) => println!("{kinds:?}, line {line}: {message}"),
+                None => missed.push(format!("{kinds:?}, line {line}: {text}")),
+            }
+        }
+    }
+    println!("{barriers} barriers left out, {} missed", missed.len());
+    assert!(barriers >= 7 && missed.is_empty(), "{missed:#?}");
+}
+
+/// A kernel with a barrier is in the table above.
+#[test]
+fn every_kernel_with_a_barrier_is_known() {
+    let ops = concat!(env!("CARGO_MANIFEST_DIR"), "/src/ops");
+    let files = std::fs::read_dir(ops).unwrap().filter_map(|op| std::fs::read_dir(op.unwrap().path()).ok()).flatten();
+    let metal = files.map(|file| file.unwrap().path()).filter(|path| path.extension().is_some_and(|e| e == "metal"));
+    let with: Vec<_> = metal.filter(|path| std::fs::read_to_string(path).unwrap().contains("barrier(")).collect();
+    #[cfg(not(target_vendor = "apple"))]
+    assert_eq!(with.len(), WITH_BARRIERS.len(), "{with:?}");
+    assert!(!with.is_empty());
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use crate::library::{Binding, Launch, Library, Parameters, Report};
-use crate::mode::{Mode, mode};
+use crate::mode::{Mode, left_out, mode};
 
 /// Bytes that host and kernels share, aligned as a page is.
 pub struct Memory {
@@ -184,7 +184,7 @@ impl Dispatch {
             constants: &self.pipeline.constants,
             memories: &self.memories,
             seed,
-            without_barrier: None,
+            without_barrier: left_out(),
         };
         // SAFETY: the bindings are whole buffers that this dispatch keeps; that the host uses none of them before the
         // command buffer is done is Metal's rule, which the host keeps.

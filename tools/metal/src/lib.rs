@@ -8,4 +8,4 @@ pub mod metal;
 mod mode;
 pub mod translate;
 
-pub use mode::{Mode, mode, set_mode};
+pub use mode::{Mode, leave_out_barriers, mode, set_mode};

@@ -1,6 +1,6 @@
 //! How kernels run in this process: fast, or checked. Apple's API has no place for it, so it is set from outside.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// How kernels run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,4 +36,17 @@ pub fn set_mode(mode: Mode) {
 /// The mode.
 pub fn mode() -> Mode {
     u32::try_from(MODE.load(Ordering::SeqCst)).map_or(Mode::Fast, |seed| Mode::Checked { seed })
+}
+
+/// 0 is none.
+static LEFT_OUT: AtomicU32 = AtomicU32::new(0);
+
+/// The barriers of this line do nothing from now on: a check that does not miss them checks nothing.
+pub fn leave_out_barriers(line: Option<u32>) {
+    LEFT_OUT.store(line.unwrap_or(0), Ordering::SeqCst);
+}
+
+/// The line, if there is one.
+pub fn left_out() -> Option<u32> {
+    Some(LEFT_OUT.load(Ordering::SeqCst)).filter(|line| *line > 0)
 }

@@ -9,10 +9,8 @@ use crate::ops::l2_norm::L2Norm;
 use crate::ops::rms_norm::RmsNorm;
 use crate::ops::router_top_k::RouterTopK;
 
-/// Threads that reduce a row together.
+/// Most threads of a threadgroup that shares one task.
 const ROW_THREADS: usize = 256;
-/// Most threads of a threadgroup.
-const MOST_THREADS: usize = 1024;
 
 pub fn rms_norm<'a>(step: &Step<'a>, o: &RmsNorm) -> Prepared<'a> {
     let dim = o.dim();
@@ -47,5 +45,5 @@ pub fn group_rows<'a>(step: &Step<'a>, o: &GroupRows) -> Prepared<'a> {
     let buffers = vec![step.at(&o.experts), step.at(&o.groups.offsets), step.at(&o.groups.order)];
     Prepared::new(source!("group_rows/group_rows"), "group_rows", buffers)
         .arguments(Arguments::of(&[step.tokens() * o.groups.top_k(), experts]))
-        .over([1, 1], experts.next_multiple_of(SIMD).min(MOST_THREADS))
+        .over([1, 1], experts.next_multiple_of(SIMD).min(ROW_THREADS))
 }

@@ -8,7 +8,7 @@ use crate::tensor::DType;
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for step in STEPS {
-        for (experts, top_k) in [(8, 2), (256, 8), (3, 3), (64, 1)] {
+        for (experts, top_k) in [(8, 2), (256, 8), (3, 3), (64, 1), (600, 10)] {
             let mut b = CaseBuilder::new(*step);
             let chosen: Vec<u32> = (0..b.rows()).flat_map(|_| b.random.distinct(top_k, experts)).collect();
             cases.push(case(b, &format!("{top_k} of {experts}"), (experts, top_k), &chosen));
