@@ -86,6 +86,29 @@ fn leave_out_each_barrier() {
     assert!(barriers >= 7 && missed.is_empty(), "{missed:#?}");
 }
 
+/// Types and address spaces of every library, as far as clang knows Metal's.
+#[test]
+#[cfg(not(target_vendor = "apple"))]
+fn every_library_passes_the_strict_front_end() {
+    if !software_metal::strict::is_possible() {
+        println!("SKIP Metal's address spaces: there is no clang");
+        return;
+    }
+    let mut names = Vec::new();
+    let mut refused = Vec::new();
+    for (name, text) in lily_kernels::metal::libraries() {
+        if let Err(e) = software_metal::strict::check(name, &text) {
+            refused.push(format!("{name}: {e}"));
+        }
+        names.push(name);
+    }
+    assert_eq!(
+        names.len(),
+        OpKind::ALL.len() - 3,
+        "each op but two that it does not have and one that shares: {names:?}"
+    );
+}
+
 /// A kernel with a barrier is in the table above.
 #[test]
 fn every_kernel_with_a_barrier_is_known() {

@@ -18,11 +18,17 @@ const SHIM: &[(&str, &str)] = &[
     ("kernel.h", include_str!("../shim/kernel.h")),
     ("machine.h", include_str!("../shim/machine.h")),
     ("machine.cpp", include_str!("../shim/machine.cpp")),
+    ("strict.h", include_str!("../shim/strict.h")),
     ("include/metal_stdlib", include_str!("../shim/include/metal_stdlib")),
     ("include/metal_simdgroup", include_str!("../shim/include/metal_simdgroup")),
     ("include/metal_simdgroup_matrix", include_str!("../shim/include/metal_simdgroup_matrix")),
     ("include/metal_atomic", include_str!("../shim/include/metal_atomic")),
     ("include/metal_math", include_str!("../shim/include/metal_math")),
+    ("strict/metal_stdlib", include_str!("../shim/strict/metal_stdlib")),
+    ("strict/metal_simdgroup", include_str!("../shim/strict/metal_simdgroup")),
+    ("strict/metal_simdgroup_matrix", include_str!("../shim/strict/metal_simdgroup_matrix")),
+    ("strict/metal_atomic", include_str!("../shim/strict/metal_atomic")),
+    ("strict/metal_math", include_str!("../shim/strict/metal_math")),
 ];
 
 /// Compilers that instrument with `-fsanitize=thread`, the preferred one first.
@@ -205,7 +211,7 @@ impl Library {
     /// The source is wrong, or there is no compiler.
     pub fn build(name: &str, source: &str, checked: bool) -> Result<Self, BuildError> {
         let translation = translate(name, source)?;
-        let folder = folder().map_err(|reason| BuildError::File { path: PathBuf::from("."), reason })?;
+        let folder = folder()?;
         let failed = |reason| BuildError::File { path: folder.clone(), reason };
         let mut hasher = DefaultHasher::new();
         (&translation.text, checked, SHIM, FLAGS).hash(&mut hasher);
@@ -334,11 +340,11 @@ unsafe extern "C" fn on_touched(to: *mut c_void, index: i32, first: usize, bits:
 }
 
 /// Where builds are kept.
-fn folder() -> io::Result<PathBuf> {
-    let program = std::env::current_exe()?;
+pub(crate) fn folder() -> Result<PathBuf, BuildError> {
+    let program = std::env::current_exe().unwrap_or_default();
     let folder = program.parent().unwrap_or_else(|| Path::new(".")).join("software-metal");
-    fs::create_dir_all(&folder)?;
-    Ok(folder)
+    let made = fs::create_dir_all(&folder);
+    made.map(|()| folder.clone()).map_err(|reason| BuildError::File { path: folder, reason })
 }
 
 /// Builds `<id>.so`. Everything is written under names of its own and renamed, so that processes do not meet.
@@ -368,21 +374,24 @@ fn machine(folder: &Path) -> Result<PathBuf, BuildError> {
 }
 
 /// A folder with the shim, to build in.
-struct Work(PathBuf);
+pub(crate) struct Work(pub PathBuf);
 
 impl Work {
-    fn new(folder: &Path, id: &str) -> Result<Self, BuildError> {
+    pub fn new(folder: &Path, id: &str) -> Result<Self, BuildError> {
         static BUILDS: AtomicU32 = AtomicU32::new(0);
         let number = BUILDS.fetch_add(1, Ordering::Relaxed);
         let work = Self(folder.join(format!("{id}-{}-{number}", std::process::id())));
-        fs::create_dir_all(work.0.join("shim/include")).map_err(|reason| work.failed(reason))?;
+        ["shim/include", "shim/strict"]
+            .iter()
+            .try_for_each(|part| fs::create_dir_all(work.0.join(part)))
+            .map_err(|reason| work.failed(reason))?;
         for (name, text) in SHIM {
             fs::write(work.0.join("shim").join(name), text).map_err(|reason| work.failed(reason))?;
         }
         Ok(work)
     }
 
-    fn failed(&self, reason: io::Error) -> BuildError {
+    pub fn failed(&self, reason: io::Error) -> BuildError {
         BuildError::File { path: self.0.clone(), reason }
     }
 

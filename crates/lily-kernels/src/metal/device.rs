@@ -23,7 +23,8 @@ pub struct Source(
 );
 
 impl Source {
-    fn text(self) -> String {
+    /// The whole text.
+    pub fn text(self) -> String {
         let files = [("metal/prelude.metal", PRELUDE)].into_iter().chain(self.0.iter().copied());
         files.map(|(name, text)| format!("#line 1 \"{name}\"\n{text}\n")).collect()
     }

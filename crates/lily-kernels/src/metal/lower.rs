@@ -5,19 +5,12 @@ mod delta; // the recurrence and what leads to it
 mod elementwise; // one thread an element
 mod matmul; // weights, dense and of experts
 mod rows; // norms, routing
+pub mod sources; // which files make a library
 
 use super::device::{Launch, Place, SIMD, Source};
 use super::step::Step;
 use crate::op::Op;
 use crate::tensor::DType;
-
-/// Files of `ops/` that make a library.
-macro_rules! source {
-    ($($file:literal),+) => {
-        $crate::metal::device::Source(&[$((concat!("ops/", $file, ".metal"), include_str!(concat!("../../ops/", $file, ".metal")))),+])
-    };
-}
-use source;
 
 /// Threads of a threadgroup whose threads take an element each.
 const ELEMENT_THREADS: usize = 256;

@@ -23,6 +23,11 @@ use crate::ops::sample::simd::{Scratch, choose};
 use crate::plan::{Dispatch, Plan, Precision, Program};
 use crate::tensor::{DType, Space, Tensor};
 
+/// Text of each library, by the name of its last file.
+pub fn libraries() -> impl Iterator<Item = (&'static str, String)> {
+    lower::sources::ALL.iter().filter_map(|source| Some((source.0.last()?.0, source.text())))
+}
+
 /// Everything that steps read and write.
 #[derive(Default)]
 struct Memory {

@@ -1,7 +1,8 @@
 //! The key/value cache: what writes it, what reads it.
 
-use super::{Arguments, Prepared, source, type_code};
-use crate::metal::device::{SIMD, Source};
+use super::sources::{ATTENTION, KV_WRITE, QK_NORM_ROPE_WRITE, ROPE};
+use super::{Arguments, Prepared, type_code};
+use crate::metal::device::SIMD;
 use crate::metal::step::Step;
 use crate::ops::attention::Attention;
 use crate::ops::kv_write::{KvLayer, KvWrite};
@@ -28,13 +29,12 @@ fn layer(step: &Step, layer: &KvLayer) -> Arguments {
 
 pub fn rope<'a>(step: &Step<'a>, o: &Rope) -> Prepared<'a> {
     let buffers = vec![step.at(&o.x), step.at(&o.inv_freq), step.rows(), step.at(&o.out)];
-    Prepared::new(source!("rope/rope"), "rope", buffers)
+    Prepared::new(ROPE, "rope", buffers)
         .arguments(Arguments::of(&[o.x.cols, o.head_dim, o.inv_freq.cols]))
         .elements(o.x.cols, step.tokens())
 }
 
 pub fn kv_write<'a>(step: &Step<'a>, o: &KvWrite) -> Prepared<'a> {
-    const KV_WRITE: Source = source!("kv_write/kv", "kv_write/kv_write");
     let buffers = vec![step.at(&o.k), step.at(&o.v), step.rows(), step.tables(), step.kv()];
     Prepared::new(KV_WRITE, "kv_write", buffers)
         .constants(&[type_code(o.layer.dtype)])
@@ -43,14 +43,13 @@ pub fn kv_write<'a>(step: &Step<'a>, o: &KvWrite) -> Prepared<'a> {
 }
 
 pub fn qk_norm_rope_write<'a>(step: &Step<'a>, o: &QkNormRopeWrite) -> Prepared<'a> {
-    const QK: Source = source!("kv_write/kv", "qk_norm_rope_write/qk_norm_rope_write");
     let (q, k) = (&o.q_norm, &o.k_norm);
     let mut buffers: Vec<_> =
         [&q.x, &k.x, &o.write.v, &q.weight, &k.weight, &o.q_rope.inv_freq].into_iter().map(|t| step.at(t)).collect();
     buffers.extend([step.rows(), step.tables(), step.at(&o.q_rope.out), step.kv()]);
     let arguments =
         Arguments::of(&[q.x.cols, q.stride, q.heads, k.x.cols, k.stride, o.write.v.cols, o.q_rope.inv_freq.cols]);
-    Prepared::new(QK, "qk_norm_rope_write", buffers)
+    Prepared::new(QK_NORM_ROPE_WRITE, "qk_norm_rope_write", buffers)
         .constants(&[type_code(o.write.layer.dtype)])
         .arguments(layer(step, &o.write.layer))
         .arguments(arguments.float(q.eps).float(k.eps))
@@ -58,7 +57,6 @@ pub fn qk_norm_rope_write<'a>(step: &Step<'a>, o: &QkNormRopeWrite) -> Prepared<
 }
 
 pub fn attention<'a>(step: &Step<'a>, o: &Attention) -> Prepared<'a> {
-    const ATTENTION: Source = source!("kv_write/kv", "attention/attention");
     // Heads that read the same keys; as many at once as divide them.
     let shared_by = o.q_heads() / o.layer.heads;
     let pack = (1..=MOST_HEADS).rev().find(|pack| shared_by.is_multiple_of(*pack)).unwrap_or(1);

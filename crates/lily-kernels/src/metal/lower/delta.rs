@@ -1,6 +1,7 @@
 //! The Gated DeltaNet: convolution, gates, recurrence. What has a state is launched once for each sequence.
 
-use super::{Arguments, Prepared, source};
+use super::sources::{CONV1D_SILU, GATED_DELTA, GDN_GATES};
+use super::{Arguments, Prepared};
 use crate::metal::device::SIMD;
 use crate::metal::step::Step;
 use crate::ops::conv1d_silu::Conv1dSilu;
@@ -24,7 +25,7 @@ pub fn unsupported(o: &GatedDelta) -> Option<String> {
 pub fn gdn_gates<'a>(step: &Step<'a>, o: &GdnGates) -> Prepared<'a> {
     let tensors = [&o.a, &o.b, &o.a_log, &o.dt_bias, &o.decay, &o.beta];
     let buffers = tensors.into_iter().map(|t| step.at(t)).collect();
-    Prepared::new(source!("gdn_gates/gdn_gates"), "gdn_gates", buffers)
+    Prepared::new(GDN_GATES, "gdn_gates", buffers)
         .arguments(Arguments::of(&[o.a.cols]))
         .elements(o.a.cols, step.tokens())
 }
@@ -34,7 +35,7 @@ pub fn conv1d_silu<'a>(step: &Step<'a>, o: &Conv1dSilu) -> Vec<Prepared<'a>> {
     let launch = |s| {
         let states = [step.state_in(s, &o.state_in), step.state_out(s, &o.state_out)];
         let buffers = vec![step.at(&o.x), step.at(&o.weight), states[0], states[1], step.at(&o.out)];
-        Prepared::new(source!("conv1d_silu/conv1d_silu"), "conv1d_silu", buffers)
+        Prepared::new(CONV1D_SILU, "conv1d_silu", buffers)
             .arguments(Arguments::of(&[o.x.cols, taps, s.first_row, s.num_rows]))
             .elements(o.x.cols, s.num_rows + taps - 1)
     };
@@ -51,7 +52,7 @@ pub fn gated_delta<'a>(step: &Step<'a>, o: &GatedDelta, norm: Option<&GatedRmsNo
         let (z, weight, out) = norm.map_or((&o.v, &o.v, &o.out), |norm| (&norm.z, &norm.weight, &norm.out));
         buffers.extend([z, weight, out].map(|t| step.at(t)));
         let sizes = [o.k_heads(), o.v_heads(), o.k_dim(), o.v_dim(), o.v.cols, v_start, s.first_row, s.num_rows];
-        Prepared::new(source!("gated_delta/gated_delta"), "gated_delta", buffers)
+        Prepared::new(GATED_DELTA, "gated_delta", buffers)
             .constants(&[norm.is_some().into()])
             .arguments(Arguments::of(&sizes).float(norm.map_or(0.0, |norm| norm.eps)))
             .over([o.v_heads(), 1], o.v_dim().div_ceil(ROWS) * SIMD)

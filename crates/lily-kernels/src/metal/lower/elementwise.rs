@@ -1,6 +1,9 @@
 //! Ops of one thread an element.
 
-use super::{Arguments, Prepared, source};
+use super::sources::{
+    ADD, COMBINE_EXPERTS, GATHER_ROWS, MOE_OUTPUT, SHARED_EXPERT_ADD, SIGMOID_GATE, SPLIT_HEADS, SWIGLU,
+};
+use super::{Arguments, Prepared};
 use crate::metal::step::Step;
 use crate::ops::add::Add;
 use crate::ops::combine_experts::CombineExperts;
@@ -12,49 +15,49 @@ use crate::ops::split_heads::SplitHeads;
 use crate::ops::swiglu::SwiGlu;
 
 pub fn add<'a>(step: &Step<'a>, o: &Add) -> Prepared<'a> {
-    Prepared::new(source!("add/add"), "add", vec![step.at(&o.a), step.at(&o.b), step.at(&o.out)])
+    Prepared::new(ADD, "add", vec![step.at(&o.a), step.at(&o.b), step.at(&o.out)])
         .arguments(Arguments::of(&[o.out.cols]))
         .elements(o.out.cols, step.tokens())
 }
 
 pub fn swiglu<'a>(step: &Step<'a>, o: &SwiGlu) -> Prepared<'a> {
     let buffers = vec![step.at(&o.gate), step.at(&o.up), step.at(&o.out)];
-    Prepared::new(source!("swiglu/swiglu"), "swiglu", buffers)
+    Prepared::new(SWIGLU, "swiglu", buffers)
         .arguments(Arguments::of(&[o.out.cols]))
         .elements(o.out.cols, step.tokens() * o.per_token)
 }
 
 pub fn sigmoid_gate<'a>(step: &Step<'a>, o: &SigmoidGate) -> Prepared<'a> {
     let buffers = vec![step.at(&o.x), step.at(&o.gate), step.at(&o.out)];
-    Prepared::new(source!("sigmoid_gate/sigmoid_gate"), "sigmoid_gate", buffers)
+    Prepared::new(SIGMOID_GATE, "sigmoid_gate", buffers)
         .arguments(Arguments::of(&[o.x.cols, o.gate.cols, o.x.cols / o.heads, o.stride, o.start]))
         .elements(o.x.cols, step.tokens())
 }
 
 pub fn split_heads<'a>(step: &Step<'a>, o: &SplitHeads) -> Prepared<'a> {
     let [a, b, c] = o.parts.widths;
-    Prepared::new(source!("split_heads/split_heads"), "split_heads", vec![step.at(&o.x), step.at(&o.out)])
+    Prepared::new(SPLIT_HEADS, "split_heads", vec![step.at(&o.x), step.at(&o.out)])
         .arguments(Arguments::of(&[o.x.cols, o.out.cols, o.heads, o.stride(), o.parts.start, a, b, c]))
         .elements(o.out.cols, step.tokens())
 }
 
 pub fn gather_rows<'a>(step: &Step<'a>, o: &GatherRows) -> Prepared<'a> {
     let buffers = vec![step.at(&o.x), step.outputs(), step.at(&o.out)];
-    Prepared::new(source!("gather_rows/gather_rows"), "gather_rows", buffers)
+    Prepared::new(GATHER_ROWS, "gather_rows", buffers)
         .arguments(Arguments::of(&[o.x.cols]))
         .elements(o.x.cols, step.inputs.outputs.len())
 }
 
 pub fn combine_experts<'a>(step: &Step<'a>, o: &CombineExperts) -> Prepared<'a> {
     let buffers = vec![step.at(&o.x), step.at(&o.weights), step.at(&o.out)];
-    Prepared::new(source!("combine_experts/combine_experts"), "combine_experts", buffers)
+    Prepared::new(COMBINE_EXPERTS, "combine_experts", buffers)
         .arguments(Arguments::of(&[o.out.cols, o.weights.cols]))
         .elements(o.out.cols, step.tokens())
 }
 
 pub fn shared_expert_add<'a>(step: &Step<'a>, o: &SharedExpertAdd) -> Prepared<'a> {
     let buffers = vec![step.at(&o.x), step.at(&o.shared), step.at(&o.gate), step.at(&o.out)];
-    Prepared::new(source!("shared_expert_add/shared_expert_add"), "shared_expert_add", buffers)
+    Prepared::new(SHARED_EXPERT_ADD, "shared_expert_add", buffers)
         .arguments(Arguments::of(&[o.out.cols]))
         .elements(o.out.cols, step.tokens())
 }
@@ -62,7 +65,7 @@ pub fn shared_expert_add<'a>(step: &Step<'a>, o: &SharedExpertAdd) -> Prepared<'
 pub fn moe_output<'a>(step: &Step<'a>, o: &MoeOutput) -> Prepared<'a> {
     let tensors = [&o.combine.x, &o.combine.weights, &o.shared.shared, &o.shared.gate, &o.add.a, &o.add.out];
     let buffers = tensors.into_iter().map(|t| step.at(t)).collect();
-    Prepared::new(source!("moe_output/moe_output"), "moe_output", buffers)
+    Prepared::new(MOE_OUTPUT, "moe_output", buffers)
         .arguments(Arguments::of(&[o.add.out.cols, o.combine.weights.cols]))
         .elements(o.add.out.cols, step.tokens())
 }

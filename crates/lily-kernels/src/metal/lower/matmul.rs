@@ -1,7 +1,8 @@
 //! Ops with weights.
 
-use super::{Arguments, Prepared, source, type_code};
-use crate::metal::device::{SIMD, Source};
+use super::sources::{EMBED, EXPERT_GATE_UP, EXPERT_LINEAR, LINEAR};
+use super::{Arguments, Prepared, type_code};
+use crate::metal::device::SIMD;
 use crate::metal::step::Step;
 use crate::metal::weights::Stack;
 use crate::ops::embed::Embed;
@@ -44,7 +45,6 @@ fn over(outputs: usize, rows: usize) -> ([usize; 2], usize) {
 }
 
 pub fn embed<'a>(step: &Step<'a>, o: &Embed) -> Prepared<'a> {
-    const EMBED: Source = source!("linear/matmul", "embed/embed");
     let Stack { places: [elements, scales, biases], at: [elements_at, scales_at, biases_at], .. } =
         step.weights(&o.table);
     Prepared::new(EMBED, "embed", vec![step.at(&o.tokens), elements, scales, biases, step.at(&o.out)])
@@ -54,7 +54,6 @@ pub fn embed<'a>(step: &Step<'a>, o: &Embed) -> Prepared<'a> {
 }
 
 pub fn linear<'a>(step: &Step<'a>, o: &Linear) -> Prepared<'a> {
-    const LINEAR: Source = source!("linear/matmul", "linear/linear");
     let Stack { places: [elements, scales, biases], at: [elements_at, scales_at, biases_at], .. } =
         step.weights(&o.weight);
     let (groups, threads) = over(o.weight.rows, step.inputs.rows(o.rows));
@@ -76,7 +75,6 @@ fn pairs(step: &Step, groups: &Groups) -> usize {
 }
 
 pub fn expert_linear<'a>(step: &Step<'a>, o: &ExpertLinear) -> Prepared<'a> {
-    const EXPERT_LINEAR: Source = source!("linear/matmul", "expert_linear/experts", "expert_linear/expert_linear");
     let stack = step.weights(&o.weight);
     let (groups, threads) = over(o.weight.rows, pairs(step, &o.groups));
     let mut buffers = vec![step.at(full(&o.x)), step.at(&o.groups.offsets), step.at(&o.groups.order)];
@@ -89,7 +87,6 @@ pub fn expert_linear<'a>(step: &Step<'a>, o: &ExpertLinear) -> Prepared<'a> {
 }
 
 pub fn expert_gate_up<'a>(step: &Step<'a>, o: &ExpertGateUp) -> Prepared<'a> {
-    const EXPERT_GATE_UP: Source = source!("linear/matmul", "expert_linear/experts", "expert_gate_up/expert_gate_up");
     let (gate, up) = (&o.gate, &o.up);
     let (gate_stack, up_stack) = (step.weights(&gate.weight), step.weights(&up.weight));
     let (groups, threads) = over(gate.weight.rows, pairs(step, &gate.groups));

@@ -1,0 +1,3 @@
+#include <metal_stdlib>
+using namespace metal;
+kernel void k(device float* x [[buffer(0)]], uint i [[thread_position_in_grid]]) { const float* p = x; x[i] = p[0]; }
