@@ -287,3 +287,85 @@ fn chunks_give_what_the_whole_prompt_gives() {
         assert!(d < 1e-4, "cuts at {cuts:?}: {d}");
     }
 }
+
+/// The same steps on the Metal device, every access of every kernel looked at, and what touches the same bytes without a
+/// barrier between.
+#[cfg(all(feature = "software-metal", not(target_vendor = "apple")))]
+mod metal {
+    use std::sync::Arc;
+
+    use lily_kernels::backend::{Backend, DeviceError};
+    use lily_kernels::metal::MetalBackend;
+
+    use super::*;
+
+    /// A device with the model, a state and the pool of KV blocks.
+    fn device(model: Model) -> MetalBackend {
+        software_metal::set_mode(software_metal::Mode::Checked { seed: 3 });
+        let (hk, hv, dk, dv) = GDN;
+        let mut device = MetalBackend::new().unwrap();
+        let file: &'static [u8] = model.file.leak();
+        device.open_weights(MappedFile::from_static("toy", file)).unwrap();
+        device.upload_constants(&model.constants).unwrap();
+        let half = 12 * (2 * hk * dk + hv * dv) + 4 * hv * dv * dk;
+        assert_eq!(device.allocate("state", 2 * half).unwrap(), BufferId(0));
+        let block = kv_layer(Precision::Half).bytes();
+        let pool = device.allocate("pool", 3 * block).unwrap();
+        device.bind_kv(pool, block);
+        device
+    }
+
+    /// Logits of a chunk of five tokens and, behind it, of one more.
+    fn steps(change: impl Fn(&mut Plan), switches: Switches) -> Result<Vec<f32>, DeviceError> {
+        let (mut prefill, model) = forward(Phase::Prefill, 8, Precision::Half, switches);
+        change(&mut prefill);
+        let (decode, _) = forward(Phase::Decode, 1, Precision::Half, switches);
+        let mut device = device(model);
+        let mut all = Vec::new();
+        for (plan, inputs) in [(prefill, chunk(&[7, 7, 3, 41, 0], 0, 0)), (decode, chunk(&[9], 5, 1))] {
+            let executable = device.compile(Arc::new(plan)).unwrap();
+            let ticket = device.submit(executable, &inputs)?;
+            device.wait(ticket)?;
+            let mut logits = vec![0.0; VOCAB];
+            device.logits(1, VOCAB, &mut logits);
+            all.extend(logits);
+        }
+        Ok(all)
+    }
+
+    fn reference(switches: Switches) -> Vec<f32> {
+        let (prefill, model) = forward(Phase::Prefill, 8, Precision::Half, switches);
+        let (decode, _) = forward(Phase::Decode, 1, Precision::Half, switches);
+        let mut mem = memory(model, Precision::Half);
+        let mut all = Vec::new();
+        for (plan, inputs) in [(prefill, chunk(&[7, 7, 3, 41, 0], 0, 0)), (decode, chunk(&[9], 5, 1))] {
+            assert_agree(&run_plan(&plan, &mut mem, &inputs));
+            all.extend(logits(&mem, 1));
+        }
+        all
+    }
+
+    #[test]
+    fn steps_give_the_references_logits_and_their_stages_are_barriers_enough() {
+        for switches in [Switches::default(), unfused()] {
+            let got = steps(|_| (), switches).unwrap();
+            let d = distance(&reference(switches), &got);
+            // Keys and values are rounded to bf16, and may fall to either side.
+            assert!(d < 2e-2, "{d}");
+        }
+    }
+
+    #[test]
+    fn a_stage_that_takes_in_the_next_one_is_reported() {
+        let (plan, _) = forward(Phase::Prefill, 8, Precision::Half, Switches::default());
+        for stage in 1..plan.stages {
+            let merge = |plan: &mut Plan| {
+                for dispatch in plan.dispatches.iter_mut().filter(|d| d.stage >= stage) {
+                    dispatch.stage -= 1;
+                }
+            };
+            let error = steps(merge, Switches::default()).err().map(|e| e.to_string()).unwrap_or_default();
+            assert!(error.contains("no barrier between"), "stages {} and {stage}: {error}", stage - 1);
+        }
+    }
+}
