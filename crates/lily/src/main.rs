@@ -11,6 +11,7 @@ mod plan;
 mod prompt;
 mod pull;
 mod run;
+mod selftest;
 mod serve;
 mod terminal;
 
@@ -37,6 +38,7 @@ fn main() -> ExitCode {
         Command::Serve(flags) => serve::serve(&flags),
         Command::Pull(flags) => pull::pull(&flags),
         Command::Bench(flags) => bench::bench(&flags),
+        Command::Selftest(flags) => selftest::selftest(&flags),
         Command::Completions(flags) => pages::completions(&flags),
         Command::Man(flags) => pages::man(&flags),
     };

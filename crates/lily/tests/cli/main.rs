@@ -6,6 +6,7 @@ mod bench;
 mod hub;
 mod pages;
 mod pull;
+mod selftest;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;

@@ -1,0 +1,35 @@
+//! Which device: the value of `--device`, and the flags of `lily selftest`.
+
+use clap::Args;
+use lily_engine::engine::DEVICES;
+
+/// Flags of `lily selftest`.
+#[derive(Debug, Args)]
+pub struct SelftestFlags {
+    /// Which device
+    #[arg(long, value_name = "DEVICE", default_value = DEVICES[0], value_parser = parse_device)]
+    pub device: String,
+}
+
+/// A device of this build.
+pub fn parse_device(name: &str) -> Result<String, String> {
+    let names = DEVICES.join(", ");
+    match name {
+        _ if DEVICES.contains(&name) => Ok(name.to_owned()),
+        "metal" | "cuda" => Err(format!("this build has no {name} device; it runs on {names}")),
+        _ => Err(format!("no such device; this build runs on {names}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse_device;
+
+    #[test]
+    fn other_devices_are_refused_by_name() {
+        let error = parse_device("cuda").unwrap_err();
+        assert!(error.starts_with("this build has no cuda device; it runs on cpu"), "{error}");
+        assert!(parse_device("").unwrap_err().starts_with("no such device; this build runs on cpu"));
+        assert_eq!(parse_device("cpu").as_deref(), Ok("cpu"));
+    }
+}
