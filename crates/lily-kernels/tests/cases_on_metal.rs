@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use lily_kernels::backend::{Backend, DeviceError};
-use lily_kernels::check::{cases, check_case};
+use lily_kernels::check::{Case, cases, check_case};
 use lily_kernels::metal::MetalBackend;
 use lily_kernels::op::OpKind;
 
@@ -58,7 +58,8 @@ fn the_metal_device_agrees_with_the_reference_on_every_case_and_needs_every_barr
 
 /// Kernel files with barriers, and the ops that run them.
 #[cfg(not(target_vendor = "apple"))]
-const WITH_BARRIERS: [(&str, &[OpKind]); 4] = [
+const WITH_BARRIERS: [(&str, &[OpKind]); 5] = [
+    (include_str!("../src/ops/linear/tile.metal"), &[OpKind::Linear]),
     (include_str!("../src/ops/rms_norm/rms_norm.metal"), &[OpKind::RmsNorm]),
     (include_str!("../src/ops/group_rows/group_rows.metal"), &[OpKind::GroupRows]),
     (include_str!("../src/ops/attention/attention.metal"), &[OpKind::Attention]),
@@ -73,8 +74,12 @@ fn leave_out_each_barrier() {
         for (line, text) in (1..).zip(text.lines()).filter(|(_, text)| text.contains("barrier(")) {
             barriers += 1;
             software_metal::leave_out_barriers(Some(line));
-            let mut cases = kinds.iter().flat_map(|kind| cases(*kind));
-            let caught = cases.find_map(|case| check_case(&case, &mut MetalBackend::new().unwrap()).err());
+            // A case that is not run says nothing.
+            let fault = |case: Case| {
+                let error = check_case(&case, &mut MetalBackend::new().unwrap()).err()?;
+                (!error.contains("cannot run this model")).then_some(error)
+            };
+            let caught = kinds.iter().flat_map(|kind| cases(*kind)).find_map(fault);
             software_metal::leave_out_barriers(None);
             match caught {
                 Some(message) => println!("{kinds:?}, line {line}: {message}"),
@@ -83,7 +88,7 @@ fn leave_out_each_barrier() {
         }
     }
     println!("{barriers} barriers left out, {} missed", missed.len());
-    assert!(barriers >= 7 && missed.is_empty(), "{missed:#?}");
+    assert!(barriers >= 10 && missed.is_empty(), "{missed:#?}");
 }
 
 /// Types and address spaces of every library, as far as clang knows Metal's.
@@ -102,11 +107,7 @@ fn every_library_passes_the_strict_front_end() {
         }
         names.push(name);
     }
-    assert_eq!(
-        names.len(),
-        OpKind::ALL.len() - 3,
-        "each op but two that it does not have and one that shares: {names:?}"
-    );
+    assert_eq!(names.len(), OpKind::ALL.len() - 2, "all but int8 and sampling, one shared, linear twice: {names:?}");
 }
 
 /// A kernel with a barrier is in the table above.

@@ -73,6 +73,25 @@ template <class To, class From> To as_type(From) {
     return To();
 }
 
+template <class T, int Rows, int Columns> struct simdgroup_matrix {
+    static_assert(Rows == 8 && Columns == 8, "matrices are 8 by 8");
+};
+typedef simdgroup_matrix<float, 8, 8> simdgroup_float8x8;
+typedef simdgroup_matrix<half, 8, 8> simdgroup_half8x8;
+typedef simdgroup_matrix<bfloat, 8, 8> simdgroup_bfloat8x8;
+template <class T, int Rows, int Columns> simdgroup_matrix<T, Rows, Columns> make_filled_simdgroup_matrix(T) {
+    return simdgroup_matrix<T, Rows, Columns>();
+}
+#define MSL_MATRICES(SPACE)                                                                                                    \
+    template <class T> void simdgroup_load(                                                                                    \
+        __private simdgroup_matrix<T, 8, 8>&, const SPACE T*, ulong stride = 8, ulong2 origin = (ulong2)(0, 0), bool transpose = false) {} \
+    template <class T> void simdgroup_store(                                                                                   \
+        const __private simdgroup_matrix<T, 8, 8>&, SPACE T*, ulong stride = 8, ulong2 origin = (ulong2)(0, 0), bool transpose = false) {}
+MSL_MATRICES(__global) MSL_MATRICES(__local)
+template <class D, class A, class B, class C>
+void simdgroup_multiply_accumulate(__private simdgroup_matrix<D, 8, 8>&, const __private simdgroup_matrix<A, 8, 8>&,
+                                   const __private simdgroup_matrix<B, 8, 8>&, const __private simdgroup_matrix<C, 8, 8>&) {}
+
 enum memory_order { memory_order_relaxed };
 template <class T> struct atomic { T value; };
 #define MSL_ATOMICS(SPACE)                                                                                      \
@@ -88,6 +107,10 @@ using metal::bfloat;
 #define atomic_uint metal::atomic<uint>
 #define atomic_int metal::atomic<int>
 #define memory_order_relaxed metal::memory_order_relaxed
+
+// Metal makes a vector as a call does.
+inline ulong2 msl_ulong2(ulong a, ulong b) { return (ulong2)(a, b); }
+#define ulong2(...) msl_ulong2(__VA_ARGS__)
 
 #define MSL_THREADGROUP_ARRAY(T, name, dims, slot) __local T(&name) dims = *(__local T(*) dims)0
 // Not constexpr: the value is not known to the text.

@@ -1,6 +1,6 @@
 //! Ops with weights.
 
-use super::sources::{EMBED, EXPERT_GATE_UP, EXPERT_LINEAR, LINEAR};
+use super::sources::{EMBED, EXPERT_GATE_UP, EXPERT_LINEAR, LINEAR, LINEAR_TILE};
 use super::{Arguments, Prepared, type_code};
 use crate::metal::device::SIMD;
 use crate::metal::step::Step;
@@ -15,6 +15,12 @@ use crate::tensor::{Format, Tensor};
 /// Simdgroups of a threadgroup, and outputs of each (`ROWS` in `matmul.metal`).
 const SIMDGROUPS: usize = 2;
 const OUTPUTS: usize = 4;
+
+/// Rows and outputs of a tile (`TILE` in `tile.metal`), and its simdgroups.
+const TILE: usize = 32;
+const TILE_SIMDGROUPS: usize = 4;
+/// From so many rows on, tiles: they read a weight once, rows read it once each. Reckoned; no Mac has measured it.
+const TILE_FROM: usize = 8;
 
 /// Why a matmul cannot run here.
 pub fn unsupported(x: &Activations) -> Option<String> {
@@ -54,14 +60,29 @@ pub fn embed<'a>(step: &Step<'a>, o: &Embed) -> Prepared<'a> {
 }
 
 pub fn linear<'a>(step: &Step<'a>, o: &Linear) -> Prepared<'a> {
+    let rows = step.inputs.rows(o.rows);
+    if rows >= TILE_FROM { linear_tile(step, o, rows) } else { linear_rows(step, o, rows) }
+}
+
+fn linear_rows<'a>(step: &Step<'a>, o: &Linear, rows: usize) -> Prepared<'a> {
     let Stack { places: [elements, scales, biases], at: [elements_at, scales_at, biases_at], .. } =
         step.weights(&o.weight);
-    let (groups, threads) = over(o.weight.rows, step.inputs.rows(o.rows));
+    let (groups, threads) = over(o.weight.rows, rows);
     let buffers = vec![step.at(full(&o.x)), elements, scales, biases, step.at(&o.out)];
     Prepared::new(LINEAR, "linear_rows", buffers)
         .constants(&constants(o.weight.format))
         .arguments(Arguments::of(&[o.weight.rows, o.weight.cols, elements_at, scales_at, biases_at]))
         .over(groups, threads)
+}
+
+fn linear_tile<'a>(step: &Step<'a>, o: &Linear, rows: usize) -> Prepared<'a> {
+    let Stack { places: [elements, scales, biases], at: [elements_at, scales_at, biases_at], .. } =
+        step.weights(&o.weight);
+    let buffers = vec![step.at(full(&o.x)), elements, scales, biases, step.at(&o.out)];
+    Prepared::new(LINEAR_TILE, "linear_tile", buffers)
+        .constants(&constants(o.weight.format))
+        .arguments(Arguments::of(&[o.weight.rows, o.weight.cols, rows, elements_at, scales_at, biases_at]))
+        .over([o.weight.rows.div_ceil(TILE), rows.div_ceil(TILE)], TILE_SIMDGROUPS * SIMD)
 }
 
 /// `ExpertArguments` of `experts.metal`.

@@ -32,6 +32,7 @@ sources! {
     KV_WRITE = "kv_write/kv", "kv_write/kv_write";
     L2_NORM = "l2_norm/l2_norm";
     LINEAR = "linear/matmul", "linear/linear";
+    LINEAR_TILE = "linear/matmul", "linear/tile";
     MOE_OUTPUT = "moe_output/moe_output";
     QK_NORM_ROPE_WRITE = "kv_write/kv", "qk_norm_rope_write/qk_norm_rope_write";
     RMS_NORM = "rms_norm/rms_norm";
