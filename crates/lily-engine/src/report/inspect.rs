@@ -40,6 +40,7 @@ pub fn inspect(source: &ModelSource, query: InspectQuery) -> Result<String, Engi
         let mut census = Census::new(&mut checkpoint);
         let weights = Weights::load(&config, &mut census)?;
         let table = census.table();
+        checkpoint.check_unused()?;
         describe_config(&mut out, &checkpoint.name(), &config);
         let _ = writeln!(out, "layout            {}\n\n{table}", checkpoint.layout_name());
         describe_files(&mut out, &checkpoint);
