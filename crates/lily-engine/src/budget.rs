@@ -28,7 +28,7 @@ pub struct MemoryEstimate {
     pub kv_cache: u64,
     /// Both halves of the recurrent state of every session.
     pub states: u64,
-    /// Snapshots of every session.
+    /// Most that snapshots of every session take; fewer are kept where memory is short.
     pub snapshots: u64,
     /// Temporaries of the largest step, logits, small tensors.
     pub scratch: u64,
@@ -37,31 +37,39 @@ pub struct MemoryEstimate {
 }
 
 impl MemoryEstimate {
-    /// All parts by name.
-    pub const fn parts(&self) -> [(&'static str, u64); 6] {
+    /// All parts but the snapshots, by name.
+    pub const fn parts(&self) -> [(&'static str, u64); 5] {
         [
             ("weights", self.weights),
             ("KV cache", self.kv_cache),
             ("state", self.states),
-            ("snapshots", self.snapshots),
             ("scratch", self.scratch),
             ("tokenizer", self.tokenizer),
         ]
     }
 
-    /// The sum.
-    pub const fn total(&self) -> u64 {
-        self.weights + self.kv_cache + self.states + self.snapshots + self.scratch + self.tokenizer
+    /// What cannot give way: without snapshots, which save time only.
+    pub const fn needed(&self) -> u64 {
+        self.weights + self.kv_cache + self.states + self.scratch + self.tokenizer
+    }
+
+    /// What the process takes at worst.
+    pub const fn at_most(&self) -> u64 {
+        self.needed() + self.snapshots
     }
 }
 
 impl fmt::Display for MemoryEstimate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} (", Bytes(self.total()))?;
+        write!(f, "{} (", Bytes(self.needed()))?;
         for (i, (name, bytes)) in self.parts().into_iter().filter(|(_, bytes)| *bytes > 0).enumerate() {
             write!(f, "{}{} {name}", if i > 0 { " + " } else { "" }, Bytes(bytes))?;
         }
-        f.write_str(")")
+        f.write_str(")")?;
+        if self.snapshots > 0 {
+            write!(f, " and at most {} with snapshots", Bytes(self.at_most()))?;
+        }
+        Ok(())
     }
 }
 
@@ -167,8 +175,9 @@ impl Budget {
         let available = self.available.unwrap_or(u64::MAX);
         let least = asked.unwrap_or(MIN_CONTEXT.min(most));
         let need = MemoryEstimate { kv_cache: self.cache(least), ..self.fixed };
-        let Some(free) = available.checked_sub(need.total()) else {
-            return Err(EngineError::Memory(self.refusal(least, need, available)));
+        let Some(free) = available.checked_sub(need.needed()) else {
+            let snapshots = self.snapshots(u64::MAX) * MAX_SESSIONS as u64;
+            return Err(EngineError::Memory(self.refusal(least, MemoryEstimate { snapshots, ..need }, available)));
         };
         let snapshot_bytes = self.snapshots(free / 2);
         let snapshots = snapshot_bytes * MAX_SESSIONS as u64;
@@ -185,7 +194,7 @@ impl Budget {
     }
 
     fn refusal(&self, context: usize, need: MemoryEstimate, available: u64) -> String {
-        let fitting = self.positions(available.saturating_sub(self.fixed.total()));
+        let fitting = self.positions(available.saturating_sub(self.fixed.needed()));
         let smaller = if fitting < 2 { String::new() } else { format!("lower --context to {fitting}, or ") };
         let slow = if self.fixed.weights > available { ", and expect to wait for the disk" } else { "" };
         let available = Bytes(available);
@@ -219,11 +228,11 @@ mod tests {
     fn a_context_that_nobody_asked_for_is_as_large_as_fits() {
         for available in [21 * GB, 22 * GB, 24 * GB, 27 * GB, 40 * GB] {
             let allowance = budget(Some(available)).settle(None).unwrap();
-            assert!(allowance.estimate.total() <= available);
+            assert!(allowance.estimate.at_most() <= available);
             assert_eq!(allowance.note.is_some(), allowance.context_length < 262_144);
             assert!(allowance.context_length >= MIN_CONTEXT);
             // One block more would be too much.
-            let spare = available - allowance.estimate.total();
+            let spare = available - allowance.estimate.at_most();
             assert!(spare < 5_242_880 || allowance.context_length == 262_144);
         }
     }
@@ -240,13 +249,13 @@ mod tests {
         let sentence = |available, asked| budget(Some(available)).settle(asked).unwrap_err().to_string();
         assert_eq!(
             sentence(22 * GB, Some(262_144)),
-            "a context of 262144 positions needs 25.4 GB (19.5 GB weights + 5.4 GB KV cache + 512.0 MB state), but 22.0 GB \
-             may be used: lower --context to 97024, or raise --memory"
+            "a context of 262144 positions needs 25.4 GB (19.5 GB weights + 5.4 GB KV cache + 512.0 MB state) and at most \
+             27.4 GB with snapshots, but 22.0 GB may be used: lower --context to 97024, or raise --memory"
         );
         assert_eq!(
             sentence(10 * GB, None),
-            "a context of 4096 positions needs 20.1 GB (19.5 GB weights + 83.9 MB KV cache + 512.0 MB state), but 10.0 GB \
-             may be used: raise --memory, and expect to wait for the disk"
+            "a context of 4096 positions needs 20.1 GB (19.5 GB weights + 83.9 MB KV cache + 512.0 MB state) and at most \
+             22.1 GB with snapshots, but 10.0 GB may be used: raise --memory, and expect to wait for the disk"
         );
         assert_eq!(sentence(30 * GB, Some(1)), "--context 1: this model takes 2 to 262144 positions");
         assert_eq!(sentence(30 * GB, Some(262_145)), "--context 262145: this model takes 2 to 262144 positions");

@@ -142,7 +142,7 @@ impl Engine {
     /// Runs one request to its end, reusing the session that shares the longest prefix.
     ///
     /// # Errors
-    /// The request is out of range or the device failed. Cancellation is no error.
+    /// The request is out of range, the device failed, or the model's logits are not numbers. Cancellation is no error.
     pub fn generate(
         &mut self,
         request: &Request,

@@ -29,6 +29,14 @@ pub enum EngineError {
     /// The machine has too little memory.
     #[error("{0}")]
     Memory(String),
+    /// There is no distribution to choose a token from.
+    #[error(
+        "the model's logits are not numbers at position {position}: its weights are damaged, or its values overflow"
+    )]
+    Logits {
+        /// Of the token that was to be chosen, from 0 at the prompt's first.
+        position: usize,
+    },
     /// The cache.
     #[error(transparent)]
     Cache(#[from] OutOfBlocks),

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use lily_kernels::backend::DeviceError;
 use lily_kernels::inputs::SamplingInputs;
+use lily_kernels::ops::sample::NO_TOKEN;
 use lily_kernels::plan::Logits;
 
 use crate::error::EngineError;
@@ -75,7 +76,7 @@ impl Turn<'_, '_> {
     /// Runs the request to its end.
     ///
     /// # Errors
-    /// The cache is too small or the device failed.
+    /// The cache is too small, the device failed, or the logits are not numbers.
     pub fn run(
         &mut self,
         prompt: PromptIds,
@@ -186,9 +187,13 @@ impl Turn<'_, '_> {
         let mut scorer = request.logprobs.map(|count| Scorer::new(count, rows));
         while answer.tokens.len() < budget {
             let mut next = [0];
-            let sampling = self.sampling(request, prompt.len() + answer.tokens.len());
+            let position = prompt.len() + answer.tokens.len();
+            let sampling = self.sampling(request, position);
             self.runtime.stepper.sample(&[sampling], edits.list(), &mut next)?;
             let [id] = next;
+            if id == NO_TOKEN {
+                return Err(EngineError::Logits { position });
+            }
             answer.tokens.push(id);
             edits.generated(id);
             let scores = scorer.as_mut().map(|s| s.score(&mut self.runtime.stepper, self.tokenizer, id));

@@ -191,7 +191,7 @@ impl Stepper {
     }
 
     /// Chooses the next token of each output row of the last step, on the device, into the other token slot. `edits`
-    /// are ordered by row.
+    /// are ordered by row. A row whose logits are not numbers gets `NO_TOKEN`, and its session cannot go on.
     ///
     /// # Errors
     /// The device failed.

@@ -291,6 +291,7 @@ fn chunks_give_what_the_whole_prompt_gives() {
 /// The same steps on the Metal device, every access of every kernel looked at, and what touches the same bytes without a
 /// barrier between.
 #[cfg(all(feature = "software-metal", not(target_vendor = "apple")))]
+#[allow(clippy::unwrap_used, reason = "all of this is test code")]
 mod metal {
     use std::sync::Arc;
 

@@ -79,6 +79,7 @@ const WEIGHT_FILES: &[Row] = &[
     file("an entry that is text", |f| header(f, |h| h[NORM] = json!("text")), &[WEIGHTS, NORM]),
     file("a tensor by another name", |f| rename(f, "language_model.model.nerm.weight"), &[NORM]),
     file("a name of two lines", |f| rename(f, "a\nb\u{1b}[2J"), &[NORM]),
+    file("weights that are no numbers", no_numbers, &["logits are not numbers at position"]),
     file("empty shard", |f| put(f, WEIGHTS, b""), &[WEIGHTS, "empty"]),
     file("five bytes", |f| put(f, WEIGHTS, b"12345"), &[WEIGHTS, "too few"]),
     file("Git LFS pointer", |f| put(f, WEIGHTS, LFS), &[WEIGHTS, "git lfs pull"]),
@@ -699,6 +700,20 @@ fn header(folder: &Path, change: impl FnOnce(&mut Value)) {
     change(&mut json);
     let json = json.to_string();
     put(folder, WEIGHTS, &[&(json.len() as u64).to_le_bytes(), json.as_bytes(), data].concat());
+}
+
+/// The last norm made of NaN.
+fn no_numbers(folder: &Path) {
+    let mut range = 0..0;
+    header(folder, |header| {
+        let offset = |i: usize| header[NORM]["data_offsets"][i].as_u64().expect("a number") as usize;
+        range = offset(0)..offset(1);
+    });
+    let mut bytes = old(folder, WEIGHTS);
+    let (length, data) = bytes.split_first_chunk_mut().expect("a length");
+    let start = u64::from_le_bytes(*length) as usize;
+    data[start..][range].fill(0xff);
+    put(folder, WEIGHTS, &bytes);
 }
 
 fn field(folder: &Path, name: &str, value: Value) {

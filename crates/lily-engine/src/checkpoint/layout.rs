@@ -79,6 +79,17 @@ impl Layout {
         format!("{}{path}", self.root)
     }
 
+    /// The layer that a tensor of the files belongs to.
+    pub(super) fn layer(&self, name: &str) -> Option<usize> {
+        name.strip_prefix(self.root)?.strip_prefix("layers.")?.split('.').next()?.parse().ok()
+    }
+
+    /// The part of the embedding that this part of a tied head must be.
+    pub(super) fn tied(&self, name: &str) -> Option<String> {
+        let part = name.strip_prefix(self.head).filter(|part| self.tied && part.starts_with('.'))?;
+        Some(self.tensor(&format!("embed_tokens{part}")))
+    }
+
     /// Shape in the file of a vector.
     pub(super) fn shape(&self, path: &str, shape: &[usize]) -> Vec<usize> {
         match shape {

@@ -13,6 +13,7 @@ mod quantization;
 mod shards;
 mod source;
 mod tensors;
+mod unused;
 
 use lily_kernels::tensor::{DType, Matrix};
 

@@ -105,7 +105,9 @@ impl Checkpoint {
         };
         let shards = Shards::open(&files)?;
         let layout = Layout::of(&shards.tensors, &config);
-        Ok(Self { files, config, quantization, shards, layout, taken: BTreeSet::new(), generation_config })
+        let this = Self { files, config, quantization, shards, layout, taken: BTreeSet::new(), generation_config };
+        this.check_names()?;
+        Ok(this)
     }
 
     /// `owner/name` for a snapshot in a hub cache, else the folder's or the embedded model's name.
@@ -179,16 +181,18 @@ impl Checkpoint {
         self.shards.skipped
     }
 
-    /// What is odd about the tensors, one sentence each; to be asked when the model has taken its own.
+    /// What is odd about the files, one sentence each; to be asked when the model has taken its own.
     pub fn warnings(&self) -> Vec<String> {
+        let mut warnings: Vec<String> = self.quantization.warning().into_iter().map(str::to_owned).collect();
         let unknown = self.unknown();
         if unknown.is_empty() {
-            return Vec::new();
+            return warnings;
         }
         // A name in a file may hold anything, and this goes to a terminal.
         let shown = unknown.iter().take(5).map(|name| name.escape_debug().to_string()).collect::<Vec<_>>().join(", ");
         let more = if unknown.len() > 5 { ", …" } else { "" };
-        vec![format!("{} tensors are not part of this model and were ignored: {shown}{more}", unknown.len())]
+        warnings.push(format!("{} tensors are not part of this model and were ignored: {shown}{more}", unknown.len()));
+        warnings
     }
 
     /// Names of the text model's tensors that nobody has asked for so far, ascending.

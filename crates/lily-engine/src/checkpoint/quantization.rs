@@ -42,6 +42,8 @@ pub enum Stated {
 pub struct Quantization {
     default: Option<AffineParams>,
     modules: BTreeMap<String, Stated>,
+    /// `quantization_config` says something else.
+    disputed: bool,
 }
 
 impl Quantization {
@@ -52,13 +54,20 @@ impl Quantization {
     pub fn parse(config_json: &str) -> Result<Self, ConfigError> {
         let root = parse_object("config.json", config_json)?;
         let top = Fields { file: "config.json", section: "", object: &root };
-        let block = match top.object("quantization")? {
-            Some(block) => Some(block),
-            None => top.object("quantization_config")?,
+        let Some(block) = top.object("quantization")? else {
+            return top.object("quantization_config")?.map_or_else(|| Ok(Self::default()), Self::of);
         };
-        let Some(block) = block else {
-            return Ok(Self::default());
-        };
+        let mut this = Self::of(block)?;
+        if top.get("quantization_config").is_some() {
+            // Converters write both. One that was left from before the conversion harms nobody: the shapes of the
+            // tensors must agree with the first.
+            let other = top.object("quantization_config").and_then(|block| block.map(Self::of).transpose());
+            this.disputed = !other.is_ok_and(|other| other.as_ref() == Some(&this));
+        }
+        Ok(this)
+    }
+
+    fn of(block: Fields<'_>) -> Result<Self, ConfigError> {
         if let Some(method) = block.string("quant_method")? {
             return Err(block.unsupported("quant_method", method, "MLX affine quantization"));
         }
@@ -86,7 +95,13 @@ impl Quantization {
             };
             modules.insert(path.clone(), stated);
         }
-        Ok(Self { default, modules })
+        Ok(Self { default, modules, disputed: false })
+    }
+
+    /// What is odd about it, in a sentence.
+    pub fn warning(&self) -> Option<&'static str> {
+        self.disputed
+            .then_some("config.json has `quantization` and `quantization_config`, which differ; the first is used")
     }
 
     /// What the config says of the module with this path in the files, for example

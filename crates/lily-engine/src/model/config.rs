@@ -3,6 +3,8 @@
 
 use serde_json::{Map, Value};
 
+mod neutral; // fields of which Lily computes one value
+
 const _: () = assert!(usize::BITS == 64, "Lily counts bytes in 64 bits");
 
 // Far above any model, and low enough that all weights together, and the KV cache at the longest context, stay below
@@ -196,7 +198,8 @@ impl Config {
             eos_token_ids: union(top.token_ids("eos_token_id")?, text.token_ids("eos_token_id")?),
         };
         config.check_relations(text)?;
-        config.check_supported(text)?;
+        neutral::check(text, &config)?;
+        text.check_rope_type()?;
         top.check_rope_type()?;
         Ok(config)
     }
@@ -253,23 +256,6 @@ impl Config {
             return Err(text.invalid("eos_token_id", id, &format!("below `vocab_size` = {}", self.vocab_size)));
         }
         Ok(())
-    }
-
-    /// Refuses the variants that the family's code knows but none of its models uses.
-    fn check_supported(&self, text: Fields<'_>) -> Result<(), ConfigError> {
-        if !self.attn_output_gate {
-            return Err(text.unsupported("attn_output_gate", false, "gated attention only"));
-        }
-        if self.hidden_act != "silu" {
-            return Err(text.unsupported("hidden_act", &self.hidden_act, "`silu` only"));
-        }
-        if text.flag("attention_bias")? == Some(true) {
-            return Err(text.unsupported("attention_bias", true, "projections without bias"));
-        }
-        if text.flag("norm_topk_prob")? == Some(false) {
-            return Err(text.unsupported("norm_topk_prob", false, "renormalised router weights only"));
-        }
-        text.check_rope_type()
     }
 }
 

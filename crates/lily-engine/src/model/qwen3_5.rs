@@ -25,10 +25,11 @@ impl Qwen3_5 {
     /// Takes a checkpoint's tensors and lays out its memory.
     ///
     /// # Errors
-    /// A tensor is missing or is not what the config says.
+    /// A tensor is missing, is not what the config says, or changes what the model computes and is not known here.
     pub fn load(checkpoint: &mut Checkpoint, precision: Precision) -> Result<Self, CheckpointError> {
         let config = checkpoint.config().clone();
         let weights = Weights::load(&config, checkpoint)?;
+        checkpoint.check_unused()?;
         let memory = MemoryLayout::new(&config, precision);
         Ok(Self { config, weights, memory })
     }

@@ -40,6 +40,7 @@ pub fn inspect(source: &ModelSource, query: InspectQuery) -> Result<String, Engi
         let mut census = Census::new(&mut checkpoint);
         let weights = Weights::load(&config, &mut census)?;
         let table = census.table();
+        checkpoint.check_unused()?;
         describe_config(&mut out, &checkpoint.name(), &config);
         let _ = writeln!(out, "layout            {}\n\n{table}", checkpoint.layout_name());
         describe_files(&mut out, &checkpoint);
@@ -152,7 +153,12 @@ fn describe_memory(
         };
         let _ = writeln!(out, "  {name:<14} {:>10}{note}", Bytes(bytes).to_string());
     }
-    let _ = writeln!(out, "  {:<14} {:>10}", "total", Bytes(allowance.estimate.total()).to_string());
+    // The two numbers, and the words, with which a context that does not fit is refused.
+    let line = |name: &str, bytes, note| format!("  {name:<14} {:>10}{note}\n", Bytes(bytes).to_string());
+    let estimate = allowance.estimate;
+    out.push_str(&line("needs", estimate.needed(), ""));
+    out.push_str(&line("snapshots", estimate.snapshots, "  fewer where memory is short"));
+    out.push_str(&line("at most", estimate.at_most(), "  with snapshots"));
     Ok(())
 }
 

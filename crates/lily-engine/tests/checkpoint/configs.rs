@@ -185,6 +185,84 @@ fn refused_variants() {
     ]);
 }
 
+// tidy: allow(function-length): one table of fields
+/// Each field with a value that changes what the model computes, and one that does not.
+#[test]
+fn fields_that_change_the_mathematics_are_refused_by_name() {
+    let rows: [(&str, Value, Value, &str); 52] = [
+        ("use_sliding_window", json!(true), json!(false), "attention over all positions"),
+        ("sliding_window", json!(255), json!(256), "attention over all positions"),
+        ("attention_chunk_size", json!(8192), json!(null), "attention over all positions"),
+        ("dual_chunk_attention_config", json!({"chunk_size": 9}), json!(null), "attention over all positions"),
+        ("index_topk", json!(2048), json!(null), "attention over all positions"),
+        ("attn_logit_softcapping", json!(50.0), json!(null), "attention scores divided by the root of"),
+        ("query_pre_attn_scalar", json!(64), json!(32), "attention scores divided by the root of"),
+        ("attention_multiplier", json!(0.125), json!(0.176_776_7), "attention scores divided by the root of"),
+        ("use_qk_norm", json!(false), json!(true), "normed queries and keys"),
+        ("qk_layernorm", json!(false), json!(true), "normed queries and keys"),
+        ("rope_interleave", json!(true), json!(false), "rotary embeddings of two halves"),
+        ("rope_interleaved", json!(true), json!(false), "rotary embeddings of two halves"),
+        ("rope_traditional", json!(true), json!(false), "rotary embeddings of two halves"),
+        ("no_rope_layers", json!([1, 0]), json!([1, 1]), "rotary embeddings of two halves"),
+        ("attention_out_bias", json!(true), json!(false), "projections without bias"),
+        ("qkv_bias", json!(true), json!(false), "projections without bias"),
+        ("use_qkv_bias", json!(true), json!(false), "projections without bias"),
+        ("use_bias", json!(true), json!(false), "projections without bias"),
+        ("add_bias_linear", json!(true), json!(false), "projections without bias"),
+        ("mlp_bias", json!(true), json!(false), "projections without bias"),
+        ("lm_head_bias", json!(true), json!(false), "projections without bias"),
+        ("conv_bias", json!(true), json!(false), "convolutions without bias"),
+        ("use_conv_bias", json!(true), json!(false), "convolutions without bias"),
+        ("allow_neg_eigval", json!(true), json!(false), "update gates from 0 to 1"),
+        ("linear_allow_neg_eigval", json!(true), json!(false), "update gates from 0 to 1"),
+        ("hidden_activation", json!("gelu_pytorch_tanh"), json!("silu"), "`silu` only"),
+        ("swiglu_limit", json!(7.0), json!(null), "activations without bounds"),
+        ("scoring_func", json!("sigmoid"), json!("softmax"), "a softmax over all experts"),
+        ("score_func", json!("sigmoid"), json!("softmax"), "a softmax over all experts"),
+        ("score_function", json!("sigmoid"), json!("softmax"), "a softmax over all experts"),
+        ("topk_method", json!("noaux_tc"), json!("greedy"), "a softmax over all experts"),
+        ("n_group", json!(8), json!(1), "a softmax over all experts"),
+        ("topk_group", json!(4), json!(1), "a softmax over all experts"),
+        ("num_expert_group", json!(2), json!(0), "a softmax over all experts"),
+        ("use_expert_bias", json!(true), json!(false), "a softmax over all experts"),
+        ("moe_router_enable_expert_bias", json!(true), json!(false), "a softmax over all experts"),
+        ("router_bias", json!(true), json!(false), "a softmax over all experts"),
+        ("router_logit_softcapping", json!(20.0), json!(0.0), "a softmax over all experts"),
+        ("routed_scaling_factor", json!(2.5), json!(1.0), "values as they are"),
+        ("n_shared_experts", json!(2), json!(1), "one shared expert"),
+        ("num_shared_experts", json!(0), json!(1), "one shared expert"),
+        ("first_k_dense_replace", json!(3), json!(0), "the dense layers of"),
+        ("moe_layer_freq", json!(2), json!(1), "the dense layers of"),
+        ("final_logit_softcapping", json!(30.0), json!(0), "values as they are"),
+        ("logits_scaling", json!(8), json!(1), "values as they are"),
+        ("embedding_multiplier", json!(12.0), json!(1.0), "values as they are"),
+        ("residual_multiplier", json!("0.22"), json!(1), "values as they are"),
+        ("logit_scale", json!(0.0625), json!(1.0), "values as they are"),
+        ("scale_emb", json!(12), json!(1), "values as they are"),
+        ("scale_depth", json!(1.4), json!(null), "values as they are"),
+        ("use_parallel_residual", json!(true), json!(false), "attention before the MLP"),
+        ("parallel_residual", json!(true), json!(false), "attention before the MLP"),
+    ];
+    for (field, value, neutral, runs) in rows {
+        let mut model = Small::new();
+        let expected = parse(&model).unwrap();
+        let found = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        *model.text(field) = value;
+        let refused = parse(&model).unwrap_err();
+        let sentence =
+            format!("config.json has `text_config.{field}` = {found}, which is not supported; Lily runs {runs}");
+        assert!(refused.starts_with(&sentence), "{refused}");
+        for harmless in [neutral, Value::Null] {
+            *model.text(field) = harmless;
+            assert_eq!(parse(&model).unwrap(), expected, "{field}");
+        }
+    }
+    let mut unused = Small::new();
+    *unused.text("sliding_window") = json!(64);
+    *unused.text("use_sliding_window") = json!(false);
+    parse(&unused).unwrap();
+}
+
 #[test]
 fn rope_scalings_are_refused_wherever_they_stand() {
     check(&[

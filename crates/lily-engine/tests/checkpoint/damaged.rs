@@ -285,6 +285,66 @@ fn missing_and_dense_tensors() {
     ]);
 }
 
+/// What changes the answers must not be left out.
+#[test]
+fn tensors_that_the_model_would_be_run_without() {
+    check(&[
+        model!(
+            |m| m.insert("layers.1.self_attn.q_proj.bias", "BF16", &[128]),
+            "{}/model.safetensors: tensor language_model.model.layers.1.self_attn.q_proj.bias belongs to \
+             language_model.model.layers.1.self_attn.q_proj, which Lily computes without it"
+        ),
+        model!(
+            |m| m.insert("layers.0.mlp.gate.e_score_correction_bias", "F32", &[3]),
+            "{}/model.safetensors: tensor language_model.model.layers.0.mlp.gate.e_score_correction_bias belongs to \
+             language_model.model.layers.0.mlp.gate, which Lily computes without it"
+        ),
+        model!(
+            |m| m.insert("layers.0.linear_attn.A_log_scale", "F32", &[2]),
+            "{}/model.safetensors: tensor language_model.model.layers.0.linear_attn.A_log_scale belongs to \
+             language_model.model.layers.0.linear_attn.A_log, which Lily computes without it"
+        ),
+        model!(
+            |m| m.insert("layers.1.self_attn.q_proj.lora_A.default.weight", "F32", &[8, 64]),
+            "{}/model.safetensors: tensor language_model.model.layers.1.self_attn.q_proj.lora_A.default.weight is part \
+             of a LoRA adapter; Lily runs models that it is merged into"
+        ),
+        model!(
+            |m| m.insert("layers.1.self_attn.q_proj.weight_scale_inv", "F32", &[1, 1]),
+            "{}/model.safetensors: tensor language_model.model.layers.1.self_attn.q_proj.weight_scale_inv belongs to a \
+             quantization that Lily does not read, fp8 or another; it reads MLX's affine quantization"
+        ),
+        model!(
+            |m| {
+                let codes = m.remove("layers.1.self_attn.q_proj.weight");
+                m.tensors.insert("language_model.model.layers.1.self_attn.q_proj.qweight".to_owned(), codes);
+            },
+            "{}/model.safetensors: tensor language_model.model.layers.1.self_attn.q_proj.qweight belongs to a GPTQ or \
+             AWQ quantization; Lily reads MLX's affine quantization"
+        ),
+        model!(
+            |m| m.insert("layers.2.input_layernorm.weight", "BF16", &[64]),
+            "{}/model.safetensors: tensor language_model.model.layers.2.input_layernorm.weight belongs to layer 2, but \
+             config.json has `num_hidden_layers` = 2"
+        ),
+        model!(
+            |m| *m.text("tie_word_embeddings") = json!(true),
+            "{}/model.safetensors: tensor language_model.lm_head.biases is not \
+             language_model.model.embed_tokens.biases, but config.json has `tie_word_embeddings` = true"
+        ),
+        model!(
+            |m| *m.text("num_experts") = json!(4),
+            "{}/model.safetensors: tensor language_model.model.layers.0.mlp.gate.weight has shape [3, 16], but \
+             config.json makes it [4] rows of packed codes"
+        ),
+        model!(
+            |m| *m.text("num_experts") = json!(2),
+            "{}/model.safetensors: tensor language_model.model.layers.0.mlp.gate.weight has shape [3, 16], but \
+             config.json makes it [2] rows of packed codes"
+        ),
+    ]);
+}
+
 #[test]
 fn quantized_tensors() {
     check(&[

@@ -190,6 +190,7 @@ pub fn open(folder: &Path) -> Result<(Checkpoint, Everything), CheckpointError> 
     let mut checkpoint = Checkpoint::open(&ModelSource::Folder(folder.to_owned()))?;
     let config = checkpoint.config().clone();
     let all = Everything::of(&config, &mut checkpoint)?;
+    checkpoint.check_unused()?;
     Ok((checkpoint, all))
 }
 
@@ -268,6 +269,42 @@ fn tensors_that_nobody_asks_for_are_unknown() {
 
     let checkpoint = Checkpoint::open(&ModelSource::Folder(folder.path().to_owned())).unwrap();
     assert_eq!(checkpoint.unknown().len(), model.tensors.len());
+}
+
+#[test]
+fn what_is_left_over_and_harmless_is_a_warning() {
+    let mut model = Small::new();
+    let names = ["layers.0.surprise.bias", "layers.1.self_attn.rotary_emb.inv_freq", "mtp.fc.weight", "audio.0.bias"];
+    for name in names {
+        model.insert(name, "F32", &[3]);
+    }
+    for name in ["mtp.layers.0.self_attn.q_proj.bias", "vision_tower.blocks.0.attn.qkv.bias", "model.visual.g_idx"] {
+        model.tensors.insert(name.to_owned(), Tensor { dtype: "F32", shape: vec![1], bytes: vec![0; 4] });
+    }
+    // A head beside the embedding that is the embedding.
+    *model.text("tie_word_embeddings") = json!(true);
+    for part in ["weight", "scales", "biases"] {
+        let embedding = model.tensor(&format!("embed_tokens.{part}")).clone();
+        model.tensors.insert(format!("language_model.lm_head.{part}"), embedding);
+    }
+    let mut block = model.config["quantization"].clone();
+    model.config["quantization_config"] = block.clone();
+    let folder = tempfile::tempdir().unwrap();
+    model.write(folder.path());
+    let warnings = open(folder.path()).unwrap().0.warnings();
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    assert!(warnings[0].starts_with("7 tensors are not part of this model and were ignored: "), "{warnings:?}");
+
+    block["bits"] = json!(8);
+    for other in [block, json!({"quant_method": "fp8"}), json!("fp8")] {
+        model.config["quantization_config"] = other;
+        model.write(folder.path());
+        let warnings = open(folder.path()).unwrap().0.warnings();
+        assert_eq!(
+            warnings[0],
+            "config.json has `quantization` and `quantization_config`, which differ; the first is used"
+        );
+    }
 }
 
 #[test]

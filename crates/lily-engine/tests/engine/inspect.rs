@@ -1,6 +1,6 @@
 //! What `lily inspect` says of every architecture, quantization and layout.
 
-use lily_engine::engine::{ModelSource, Precision};
+use lily_engine::engine::{Engine, EngineOptions, ModelSource, Precision};
 use lily_engine::report::{self, InspectQuery};
 
 use crate::harness;
@@ -45,4 +45,24 @@ fn damaged_files_are_refused_as_when_running() {
     let too_long = InspectQuery { context: Some(1 << 40), ..query };
     std::fs::remove_file(folder.path().join("model.safetensors")).unwrap();
     assert!(report::inspect(&source, too_long).unwrap_err().to_string().contains("--context"));
+}
+
+/// The same sums in the same words, whether a model is described or refused.
+#[test]
+fn inspect_and_a_refusal_tell_the_same_memory() {
+    let text = inspect(&ModelSource::Embedded(DEMO));
+    let number = |name: &str| {
+        let line = text.lines().find_map(|line| line.trim().strip_prefix(name)).unwrap_or_else(|| panic!("{text}"));
+        line.split("  ").find(|part| !part.trim().is_empty()).unwrap().trim().to_owned()
+    };
+    let options = EngineOptions {
+        memory: Some(20_000_000),
+        context_length: Some(32_768),
+        ..harness::demo_options(Precision::Fast)
+    };
+    let refused = Engine::open(&options).err().unwrap().to_string();
+    let parts = ["weights", "KV cache", "state", "scratch", "tokenizer"].map(|name| format!("{} {name}", number(name)));
+    let (needs, most) = (number("needs"), number("at most"));
+    let words = format!("needs {needs} ({}) and at most {most} with snapshots, but 20.0 MB", parts.join(" + "));
+    assert!(refused.contains(&words), "{refused}\n{words}");
 }

@@ -13,4 +13,5 @@ mod golden; // exact precision against mlx-lm and transformers
 mod harness; // running steps, reading goldens
 mod inspect; // what inspect says of each checkpoint
 mod memory; // arena, sessions, cancellation
+mod numbers; // models whose numbers are none
 mod sampling; // penalties, bias, stop strings, log-probabilities

@@ -1,11 +1,32 @@
-//! How much memory this process may still fill: what the machine has available, and what its control groups leave.
-//! Page cache counts as available; mapped weights live there.
+//! How much memory this process may still fill. On Linux, what the machine has available and what its control groups
+//! leave; page cache counts as available, because mapped weights live there. On macOS, all that the machine has.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Bytes; `None` where the system does not tell (only Linux does so far).
+/// Bytes; `None` where the system does not tell.
 pub fn available() -> Option<u64> {
+    if cfg!(target_os = "macos") { installed() } else { left_on_linux() }
+}
+
+/// What the machine has. macOS tells how much of it is free too, but gives programs most of what is not: it compresses
+/// and drops what others hold.
+#[cfg(target_os = "macos")]
+fn installed() -> Option<u64> {
+    let (mut bytes, mut size) = (0u64, size_of::<u64>());
+    // SAFETY: the name ends in a zero; the value is written into `bytes`, whose size is `size`; nothing is set.
+    let result = unsafe {
+        libc::sysctlbyname(c"hw.memsize".as_ptr(), (&raw mut bytes).cast(), &raw mut size, std::ptr::null_mut(), 0)
+    };
+    (result == 0 && size == size_of::<u64>() && bytes > 0).then_some(bytes)
+}
+
+#[cfg(not(target_os = "macos"))]
+const fn installed() -> Option<u64> {
+    None
+}
+
+fn left_on_linux() -> Option<u64> {
     let machine = field(&fs::read_to_string("/proc/meminfo").ok()?, "MemAvailable:")? * 1024;
     let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let limits = group_folders(&groups).into_iter().filter_map(|folder| left_in(&folder));
@@ -86,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    #[cfg(target_os = "linux")]
+    #[cfg(any(target_os = "linux", target_os = "macos"))]
     fn this_machine_has_some() {
         assert!(available().is_some_and(|bytes| bytes > 1 << 20));
     }

@@ -5,6 +5,7 @@
 pub(crate) mod columns; // columns of a matrix that one task may write
 pub mod isa; // instruction sets
 pub(crate) mod lanes; // 16-lane arithmetic, exp
+pub mod normalizer; // ln Σ eˣ, for the host
 pub(crate) mod pool; // worker threads
 
 mod buffer; // device memory

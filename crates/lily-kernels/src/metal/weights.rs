@@ -82,7 +82,31 @@ impl Weights {
                 self.gather(gpu, &o.gate.weight)?;
                 self.gather(gpu, &o.up.weight)
             }
-            _other => Ok(()),
+            Op::Embed(_)
+            | Op::RmsNorm(_)
+            | Op::QuantizeRows(_)
+            | Op::Linear(_)
+            | Op::Rope(_)
+            | Op::KvWrite(_)
+            | Op::QkNormRopeWrite(_)
+            | Op::Attention(_)
+            | Op::SigmoidGate(_)
+            | Op::SplitHeads(_)
+            | Op::Conv1dSilu(_)
+            | Op::GdnGates(_)
+            | Op::L2Norm(_)
+            | Op::GatedDelta(_)
+            | Op::GatedRmsNorm(_)
+            | Op::GatedDeltaNorm(_)
+            | Op::RouterTopK(_)
+            | Op::GroupRows(_)
+            | Op::SwiGlu(_)
+            | Op::CombineExperts(_)
+            | Op::SharedExpertAdd(_)
+            | Op::Add(_)
+            | Op::MoeOutput(_)
+            | Op::GatherRows(_)
+            | Op::Sample(_) => Ok(()),
         }
     }
 

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use super::error::ApiError;
 use super::generation::{Generation, Update};
 use super::guard::{Hosts, guard};
-use super::sse::ChatStream;
+use super::sse::{ChatStream, Extras};
 use super::wire::{ChatCompletion, ChatRequest, Head, random_id};
 
 /// A long context, escaped, with room to spare.
@@ -89,7 +89,8 @@ async fn chat_completions(
         Ok(Update::Done(result)) => Some(Update::Done(Box::new(Ok((*result)?)))),
         Ok(event) => Some(event),
     };
-    Ok(ChatStream::new(generation, head, asked.include_usage, first).into_response(server.keep_alive))
+    let extras = Extras { usage: asked.include_usage, logprobs: asked.logprobs.is_some() };
+    Ok(ChatStream::new(generation, head, extras, first).into_response(server.keep_alive))
 }
 
 fn unknown_model(asked: &str, served: &str) -> ApiError {

@@ -19,6 +19,15 @@ use super::error::ApiError;
 use super::generation::{Generation, Update, uncut};
 use super::wire::{Chunk, Delta, Head, WireToolCall, finish_reason};
 
+/// What a stream says beside the answer.
+#[derive(Debug, Clone, Copy)]
+pub struct Extras {
+    /// A last chunk with token counts.
+    pub usage: bool,
+    /// Log-probabilities of the content's tokens.
+    pub logprobs: bool,
+}
+
 /// The stream of one reply.
 pub struct ChatStream {
     /// None once all is said.
@@ -33,16 +42,18 @@ pub struct ChatStream {
 
 impl ChatStream {
     /// A stream that begins with the role; `first` is what was taken from the generation already.
-    pub fn new(generation: Generation, head: Head, include_usage: bool, first: Option<Update>) -> Self {
+    pub fn new(generation: Generation, head: Head, extras: Extras, first: Option<Update>) -> Self {
         let mut this = Self {
             generation: Some(generation),
             head,
-            include_usage,
+            include_usage: extras.usage,
             calls: 0,
             logprobs: Vec::new(),
             frames: VecDeque::new(),
         };
-        this.delta(Delta { role: Some("assistant"), ..Delta::default() }, None);
+        // With logprobs, none of them yet: a content without tokens then has the list that it has in a whole reply.
+        let none = extras.logprobs.then(Vec::new);
+        this.push(Delta { role: Some("assistant"), ..Delta::default() }, none, None);
         if let Some(update) = first {
             this.update(update);
         }
@@ -102,8 +113,15 @@ impl ChatStream {
 
     fn delta(&mut self, delta: Delta, finish_reason: Option<&'static str>) {
         let tokens = if delta.content.is_some() { std::mem::take(&mut self.logprobs) } else { Vec::new() };
-        let chunk = Chunk::delta(&self.head, delta, finish_reason, self.include_usage);
-        let frame = data(&chunk.with_logprobs(tokens));
+        self.push(delta, Some(tokens).filter(|tokens| !tokens.is_empty()), finish_reason);
+    }
+
+    fn push(&mut self, delta: Delta, tokens: Option<Vec<TokenLogprobs>>, finish_reason: Option<&'static str>) {
+        let mut chunk = Chunk::delta(&self.head, delta, finish_reason, self.include_usage);
+        if let Some(tokens) = tokens {
+            chunk = chunk.with_logprobs(tokens);
+        }
+        let frame = data(&chunk);
         self.frames.push_back(frame);
     }
 }

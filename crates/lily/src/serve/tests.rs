@@ -21,6 +21,8 @@ use tower::ServiceExt;
 use super::guard::Hosts;
 use super::routes::{Server, router};
 
+mod logprobs; // log-probabilities in whole replies and streams
+
 /// What the fake engine saw.
 #[derive(Default)]
 struct Seen {
@@ -58,6 +60,10 @@ impl Generate for Fake {
         match word {
             "too long" => Err(RequestError::TooLong { prompt_tokens: 9, context_length: 8 }.into()),
             "no template" => Err(RequestError::Template("no user query".into()).into()),
+            "no numbers" => {
+                let _ = sink(text("Hel"));
+                Err(EngineError::Logits { position: 7 })
+            }
             "panic" => panic!("boom"),
             "endless" => Ok(self.endless(cancel, sink)),
             "quiet" => {
@@ -70,6 +76,12 @@ impl Generate for Fake {
                 let tokens = |event| if let Event::Logprobs(tokens) = event { tokens } else { vec![] };
                 let content = scored_events().into_iter().map(tokens);
                 completion.logprobs = Some([vec![aside], content.flatten().collect()].concat());
+                Ok(completion)
+            }
+            "thought" => {
+                let mut completion = play(vec![Event::Reasoning("hm".into())], finish, sink);
+                let aside = TokenLogprobs { in_content: false, ..scored(b"hm", &[]) };
+                completion.logprobs = request.logprobs.map(|_| vec![aside]);
                 Ok(completion)
             }
             "tools" => Ok(play(vec![Event::Content("Look:".into()), call("f", "a"), call("g", "b")], finish, sink)),
@@ -266,43 +278,6 @@ async fn a_stream_is_the_same_reply_in_pieces() {
 }
 
 #[tokio::test]
-async fn logprobs_have_openais_shape_and_come_with_their_piece() {
-    let (app, _) = app(4);
-    let (_, whole) = post(&app, &ask("scored")).await;
-    let logprobs = &whole["choices"][0]["logprobs"];
-    assert_eq!(logprobs["refusal"], Value::Null);
-    let tokens = logprobs["content"].as_array().unwrap();
-    assert_eq!(tokens.len(), 4, "the tokens of the content");
-    assert_eq!(
-        tokens[1],
-        json!({
-            "token": "el<", "logprob": -0.5, "bytes": [101, 108, 60],
-            "top_logprobs": [
-                {"token": "x", "logprob": -1.5, "bytes": [120]},
-                {"token": "\u{fffd}", "logprob": -1.5, "bytes": [255]},
-            ],
-        })
-    );
-    assert_eq!(tokens[3]["top_logprobs"], json!([]));
-
-    let chunks = chunks(&stream(&app, ask("scored")).await.0);
-    let of = |i: usize| &chunks[i]["choices"][0];
-    assert_eq!(
-        (&of(1)["delta"]["content"], of(1)["logprobs"]["content"].as_array().unwrap().len()),
-        (&json!("Hel"), 2)
-    );
-    assert!(of(2).get("logprobs").is_none(), "its token came with the piece before");
-    let streamed: Vec<Value> = chunks
-        .iter()
-        .filter_map(|chunk| chunk["choices"][0]["logprobs"]["content"].as_array().cloned())
-        .flatten()
-        .collect();
-    assert_eq!(&streamed, tokens, "a stream tells the same tokens");
-    let (_, plain) = post(&app, &ask("hello")).await;
-    assert_eq!(plain["choices"][0]["logprobs"], Value::Null);
-}
-
-#[tokio::test]
 async fn usage_comes_last_and_only_when_asked_for() {
     let (app, _) = app(4);
     let mut body = ask("hello");
@@ -394,6 +369,18 @@ async fn engine_errors_have_a_status_streamed_or_not() {
         let (status, error) = post(&app, &body).await;
         assert_eq!((status, &error["error"]["param"]), (StatusCode::BAD_REQUEST, &json!("messages")));
     }
+}
+
+#[tokio::test]
+async fn an_answer_that_fails_in_the_middle_ends_with_an_error() {
+    let (app, _) = app(4);
+    let (status, error) = post(&app, &ask("no numbers")).await;
+    let message = EngineError::Logits { position: 7 }.to_string();
+    assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR);
+    assert_eq!(error["error"], json!({"message": message, "type": "server_error", "param": null, "code": null}));
+    let chunks = chunks(&stream(&app, ask("no numbers")).await.0);
+    assert_eq!(chunks[1]["choices"][0]["delta"]["content"], "Hel");
+    assert_eq!((&chunks[2], chunks.len()), (&error, 3), "the error, and no reason to believe that it is finished");
 }
 
 #[tokio::test]

@@ -25,7 +25,8 @@ struct Group {
 }
 
 fn quantize(x: &[f32]) -> Group {
-    let scale = x.iter().fold(0f32, |largest, v| largest.max(v.abs())) / 127.0;
+    let largest = x.iter().fold(0f32, |largest, v| largest.max(v.abs()));
+    let scale = if x.iter().all(|v| v.is_finite()) { largest / 127.0 } else { f32::NAN };
     let code = |v: &f32| if scale == 0.0 { 0 } else { (v / scale).round_ties_even().clamp(-127.0, 127.0) as i8 };
     let codes: Vec<i8> = x.iter().step_by(2).chain(x.iter().skip(1).step_by(2)).map(code).collect();
     let sum = scale * codes.iter().map(|c| i32::from(*c)).sum::<i32>() as f32;
@@ -41,6 +42,14 @@ mod tests {
         // scale = 1: the values are codes already.
         let g = quantize(&[127.0, -127.0, 0.5, 1.5, -2.5, 3.4]);
         assert_eq!((g.codes, g.scale, g.sum), (vec![127, 0, -2, -127, 2, 3], 1.0, 3.0));
+    }
+
+    #[test]
+    fn what_is_not_finite_makes_the_scale_none() {
+        for odd in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            let g = quantize(&[1.0, odd, -2.0]);
+            assert!(g.scale.is_nan() && g.sum.is_nan() && g.codes == [0; 3]);
+        }
     }
 
     #[test]

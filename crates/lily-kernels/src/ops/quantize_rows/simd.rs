@@ -5,8 +5,8 @@ use crate::cpu::lanes::{LANES, Lanes, ROUND};
 use crate::ops::quantize_rows::GROUP;
 
 multiversion! {
-    /// One row: `x` `[K]` → `codes` `[K]`, `scales` and `sums` `[K / 64]`. A group of zeros has scale 0, a NaN code 0.
-    /// The scale of a group with an infinity is infinite and its codes are 0.
+    /// One row: `x` `[K]` → `codes` `[K]`, `scales` and `sums` `[K / 64]`. A group of zeros has scale 0; one with a NaN
+    /// or an infinity has scale and sum NaN, and codes 0.
     pub fn quantize_row(x: &[f32], codes: &mut [i8], scales: &mut [f32], sums: &mut [f32]) = row_body;
 }
 
@@ -25,11 +25,14 @@ fn row_body<V: Lanes>(x: &[f32], codes: &mut [i8], scales: &mut [f32], sums: &mu
 #[inline(always)]
 fn group<V: Lanes>(x: &[f32; GROUP], codes: &mut [i8; GROUP]) -> (f32, f32) {
     let runs = x.as_chunks::<LANES>().0;
-    let mut max = V::splat(0.0);
+    let (mut max, mut odd) = (V::splat(0.0), V::splat(0.0));
     for x in runs {
-        max = V::load(x).abs().max(max);
+        let x = V::load(x);
+        max = x.abs().max(max);
+        // 0, or NaN for what is not finite: a maximum would lose it, and codes cannot say it.
+        odd = odd.add(x.sub(x));
     }
-    let scale = max.max_lane() / 127.0;
+    let scale = max.max_lane() / 127.0 + odd.sum();
     if scale == 0.0 {
         *codes = [0; GROUP];
         return (0.0, 0.0);
@@ -96,13 +99,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_finite_is_contained() {
-        let mut x = numbers(2 * GROUP, 8);
+    fn what_is_not_finite_is_passed_on_by_the_scale_of_its_group() {
+        let mut x = numbers(4 * GROUP, 8);
         x[3] = f32::from_bits(0x7fc0_0035);
         x[GROUP] = f32::NEG_INFINITY;
+        x[3 * GROUP..].fill(f32::NAN);
         let (codes, scales, sums) = quantize(Isa::SCALAR, &x);
-        assert_eq!((codes[place(3)], &codes[GROUP..]), (0, &[0; GROUP][..]));
-        assert!(scales[0].is_finite() && sums[0].is_finite() && scales[1] == f32::INFINITY);
+        assert_eq!((&codes[..2 * GROUP], &codes[3 * GROUP..]), (&[0; 2 * GROUP][..], &[0; GROUP][..]));
+        assert!([0, 1, 3].iter().all(|group| scales[*group].is_nan() && sums[*group].is_nan()));
+        assert!(scales[2].is_finite() && sums[2].is_finite());
         for isa in Isa::available() {
             let other = quantize(isa, &x);
             assert!(other.0 == codes && same_bits(&other.1, &scales) && same_bits(&other.2, &sums));

@@ -1,6 +1,7 @@
 //! The K largest of each row's E router logits, largest first (ties to the lower expert), and their softmax over the
 //! chosen: equal to the softmax over all E renormalised over the K. In f32, so that bf16 ties cannot change the
-//! choice. SPEC §2.6.
+//! choice. NaN is the least likely, and a row that has one has NaN for all weights: a broken model names experts that
+//! exist, and its answer is no number. SPEC §2.6.
 
 use crate::op::{Access, Contract, Cost, Counts};
 use crate::tensor::{DType, Tensor};

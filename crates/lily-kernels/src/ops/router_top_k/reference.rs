@@ -17,6 +17,10 @@ pub fn run(op: &RouterTopK, mem: &mut Memory, inputs: &StepInputs) {
 
 /// The k largest, ties to the lower id, and their softmax.
 fn choose(logits: &[f64], k: usize) -> (Vec<u32>, Vec<f64>) {
+    if logits.iter().any(|logit| logit.is_nan()) {
+        let least: Vec<f64> = logits.iter().map(|l| if l.is_nan() { f64::NEG_INFINITY } else { *l }).collect();
+        return (choose(&least, k).0, vec![f64::NAN; k]);
+    }
     let mut ids: Vec<u32> = (0..logits.len() as u32).collect();
     // The sort is stable, so equal logits stay in the order of their ids.
     ids.sort_by(|&a, &b| logits[b as usize].partial_cmp(&logits[a as usize]).unwrap_or(Ordering::Equal));
@@ -40,6 +44,13 @@ mod tests {
         for (e, w) in experts.iter().zip(&weights) {
             assert!((w - logits[*e as usize].exp() / all / chosen).abs() < 1e-15);
         }
+    }
+
+    #[test]
+    fn a_nan_is_the_least_and_no_weight_is_a_number() {
+        let (experts, weights) = choose(&[f64::NAN, 1.0, 3.0], 2);
+        assert_eq!(experts, [2, 1]);
+        assert!(weights.iter().all(|weight| weight.is_nan()));
     }
 
     #[test]

@@ -6,11 +6,13 @@ pub fn run(num_experts: usize, top_k: usize, logits: &[f32], experts: &mut [u32]
     for (logits, (experts, weights)) in logits.chunks_exact(num_experts).zip(outs) {
         select(logits, experts, weights);
         softmax(weights);
+        if logits.iter().any(|logit| logit.is_nan()) {
+            weights.fill(f32::NAN);
+        }
     }
 }
 
-/// The largest logits and their experts, largest first. Insertion keeps equal logits in expert order; NaN counts as
-/// −∞, so that a broken model still names experts that exist.
+/// The largest logits and their experts, largest first. Insertion keeps equal logits in expert order; NaN counts as −∞.
 fn select(logits: &[f32], experts: &mut [u32], values: &mut [f32]) {
     let mut len = 0;
     for (expert, &logit) in logits.iter().enumerate() {
@@ -38,4 +40,20 @@ fn softmax(values: &mut [f32]) {
         sum += *v;
     }
     values.iter_mut().for_each(|v| *v /= sum);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_with_a_nan_names_experts_that_exist_and_its_weights_are_no_numbers() {
+        let nan = f32::NAN;
+        let rows = [[nan, 1.0, 3.0, 2.0], [nan; 4], [0.0, 1.0, 3.0, 3.0]].concat();
+        let (mut experts, mut weights) = ([9; 6], [9.0; 6]);
+        run(4, 2, &rows, &mut experts, &mut weights);
+        assert_eq!((&experts[..2], &experts[4..]), (&[2, 3][..], &[2, 3][..]));
+        assert!(experts.iter().all(|expert| *expert < 4) && weights[..4].iter().all(|weight| weight.is_nan()));
+        assert_eq!(weights[4..], [0.5, 0.5]);
+    }
 }

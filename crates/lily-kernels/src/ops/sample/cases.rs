@@ -33,7 +33,8 @@ pub fn cases() -> Vec<Case> {
             for (name, logits) in [
                 ("mixed kinds", Logits::Plain),
                 ("mixed kinds with ties", Logits::Ties),
-                ("mixed kinds with padding and NaN", Logits::Holes),
+                ("mixed kinds with padding and −∞", Logits::Holes),
+                ("mixed kinds, rows of NaN and +∞", Logits::Broken),
             ] {
                 cases.push(case(*step, &format!("{name}{suffix}"), &all, logits, edited));
             }
@@ -50,8 +51,10 @@ enum Logits {
     Plain,
     /// The largest occurs more than once.
     Ties,
-    /// The largest are padding, NaN and −∞ among the rest.
+    /// The largest are padding, NaN among it; −∞ among the rest.
     Holes,
+    /// Holes, and something in three of four rows that makes them no distribution.
+    Broken,
     /// Plain, and more of them.
     Many,
 }
@@ -59,14 +62,17 @@ enum Logits {
 fn case(step: Step, name: &str, kinds: &[SamplingInputs], logits: Logits, edited: bool) -> Case {
     let vocab = match logits {
         Logits::Plain => 1003,
-        Logits::Ties | Logits::Holes => 64,
+        Logits::Ties | Logits::Holes | Logits::Broken => 64,
         Logits::Many => 20_011,
     };
     let mut b = CaseBuilder::new(step);
     let row = |i: usize| SamplingInputs {
         seed: i as u64 * 77 + kinds.len() as u64,
         counter: 1000 + i as u64,
-        vocab_limit: if logits == Logits::Holes { vocab as u32 - 5 } else { vocab as u32 },
+        vocab_limit: match logits {
+            Logits::Holes | Logits::Broken => vocab as u32 - 5,
+            Logits::Plain | Logits::Ties | Logits::Many => vocab as u32,
+        },
         ..kinds[i % kinds.len()]
     };
     let rows: Vec<SamplingInputs> = (0..b.rows()).map(row).collect();
@@ -74,9 +80,10 @@ fn case(step: Step, name: &str, kinds: &[SamplingInputs], logits: Logits, edited
     for (i, v) in values.iter_mut().enumerate() {
         match (logits, i % vocab) {
             (Logits::Ties, _) => *v = v.round().min(6.0),
-            (Logits::Holes, 59..) => *v = 50.0,
-            (Logits::Holes, 7) => *v = f32::NAN,
-            (Logits::Holes, 9 | 58) => *v = f32::NEG_INFINITY,
+            (Logits::Holes | Logits::Broken, 60) => *v = f32::NAN,
+            (Logits::Holes | Logits::Broken, 59..) => *v = 50.0,
+            (Logits::Holes | Logits::Broken, 9 | 58) => *v = f32::NEG_INFINITY,
+            (Logits::Broken, id) => *v = broken(i / vocab, id, *v),
             (Logits::Plain | Logits::Holes | Logits::Many, _) => (),
         }
     }
@@ -90,14 +97,27 @@ fn case(step: Step, name: &str, kinds: &[SamplingInputs], logits: Logits, edited
     b.finish(name, Sample { logits, tokens }, 0.0)
 }
 
-/// Edits of what would be chosen, of an unlikely id, and of ids that no edit makes a choice: padding, NaN, −∞, and one
+/// A logit of a broken row: one NaN, one +∞, nothing but −∞, or none of it.
+fn broken(row: usize, id: usize, logit: f32) -> f32 {
+    match (row % 4, id) {
+        (0, 7) => -f32::NAN,
+        (1, 5) => f32::INFINITY,
+        (2, _) => f32::NEG_INFINITY,
+        _ => logit,
+    }
+}
+
+/// Edits of what would be chosen, of an unlikely id, and of ids that no edit makes a choice: padding, −∞, and one
 /// beyond the row. Factors are powers of two, so that equal logits stay equal however they are computed.
 fn edits(values: &[f32], vocab: usize, row: usize) -> Vec<LogitEdit> {
-    let logits = &values[row * vocab..][..vocab];
-    let mut ranked: Vec<usize> = (0..vocab.min(58)).filter(|i| logits[*i] > f32::NEG_INFINITY).collect();
-    ranked.sort_by(|a, b| logits[*b].total_cmp(&logits[*a]));
     let edit =
         |id: usize, bias, repetition, penalty| LogitEdit { row: row as u32, id: id as u32, bias, repetition, penalty };
+    let logits = &values[row * vocab..][..vocab];
+    let mut ranked: Vec<usize> = (0..vocab.min(58)).filter(|i| logits[*i] > f32::NEG_INFINITY).collect();
+    if ranked.is_empty() {
+        return vec![edit(3, 100.0, 0.5, -1.0)];
+    }
+    ranked.sort_by(|a, b| logits[*b].total_cmp(&logits[*a]));
     vec![
         edit(63, 50.0, 1.0, 0.0),
         edit(ranked[0], 0.0, 2.0, 0.5),

@@ -4,7 +4,8 @@
 //! whose share of their probability reaches top-p; drop what is less probable than min-p times the first. Then one draw
 //! of a counter-based generator, so that a token depends on seed and position only: in the order of ids, the first at
 //! which the running share of what is left exceeds `uniform(seed, counter)`.
-//! Ids from `vocab_limit` on, NaN and −∞ are never chosen; if nothing else is there, id 0 is.
+//! Ids from `vocab_limit` on and −∞ are never chosen. A row that has a NaN or +∞ among the ids before, or nothing that
+//! may be chosen, is no distribution: it gives `NO_TOKEN`.
 
 use crate::op::{Access, Contract, Cost, Counts};
 use crate::tensor::{DType, Space, Tensor};
@@ -12,6 +13,9 @@ use crate::tensor::{DType, Space, Tensor};
 pub(crate) mod cases;
 pub(crate) mod reference;
 pub(crate) mod simd;
+
+/// Stands for the token of a row whose logits are not numbers. No vocabulary has it, and no step may start from it.
+pub const NO_TOKEN: u32 = u32::MAX;
 
 /// Operands.
 #[derive(Debug, Clone, PartialEq)]

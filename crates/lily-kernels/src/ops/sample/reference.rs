@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use super::{Sample, uniform};
+use super::{NO_TOKEN, Sample, uniform};
 use crate::inputs::{LogitEdit, SamplingInputs, StepInputs};
 use crate::reference::Memory;
 
@@ -10,7 +10,11 @@ use crate::reference::Memory;
 pub fn run(op: &Sample, mem: &mut Memory, inputs: &StepInputs) {
     for (row, sampling) in inputs.sampling.iter().enumerate().take(inputs.outputs.len()) {
         let logits = mem.row(&op.logits, row);
-        let id = choose(&edited(logits, inputs.edits(row)), sampling);
+        let id = if is_distribution(&logits, sampling) {
+            choose(&edited(logits, inputs.edits(row)), sampling)
+        } else {
+            NO_TOKEN
+        };
         mem.set_ids(&op.tokens, row, &[id]);
     }
 }
@@ -27,7 +31,13 @@ pub(super) fn edited(mut logits: Vec<f64>, edits: &[LogitEdit]) -> Vec<f64> {
     logits
 }
 
-/// The chosen id; 0 if no logit can be chosen.
+/// Whether a token may be drawn from these logits, before the edits: an edit that makes one infinite is the caller's.
+pub(super) fn is_distribution(logits: &[f64], sampling: &SamplingInputs) -> bool {
+    let exist = &logits[..logits.len().min(sampling.vocab_limit as usize)];
+    exist.iter().all(|logit| *logit < f64::INFINITY) && exist.iter().any(|logit| *logit > f64::NEG_INFINITY)
+}
+
+/// The chosen id; `NO_TOKEN` if no logit can be chosen.
 pub(super) fn choose(logits: &[f64], sampling: &SamplingInputs) -> u32 {
     let ids = 0..sampling.vocab_limit.min(logits.len() as u32);
     // False for NaN too.
@@ -36,7 +46,7 @@ pub(super) fn choose(logits: &[f64], sampling: &SamplingInputs) -> u32 {
     // The sort is stable, so equal logits stay in the order of their ids.
     ranked.sort_by(|a, b| b.1.partial_cmp(&a.1).unwrap_or(Ordering::Equal));
     let Some(&(first, largest)) = ranked.first() else {
-        return 0;
+        return NO_TOKEN;
     };
     if sampling.temperature == 0.0 {
         return first;
@@ -100,8 +110,16 @@ mod tests {
     fn greedy_takes_the_lowest_of_the_largest_and_skips_what_may_not_be_chosen() {
         let (nan, inf) = (f64::NAN, f64::NEG_INFINITY);
         assert_eq!(choose(&[0.0, 3.0, nan, 3.0, 9.0], &SamplingInputs { vocab_limit: 4, ..sampling(0.0) }), 1);
-        assert_eq!(choose(&[nan, inf, nan], &sampling(0.0)), 0);
+        assert_eq!(choose(&[nan, inf, nan], &sampling(0.0)), NO_TOKEN);
         assert_eq!(choose(&[nan, inf, -5.0], &sampling(1.0)), 2);
+    }
+
+    #[test]
+    fn rows_of_what_is_no_number_are_no_distribution() {
+        let (nan, inf) = (f64::NAN, f64::INFINITY);
+        let is = |logits: &[f64]| is_distribution(logits, &SamplingInputs { vocab_limit: 3, ..sampling(0.0) });
+        assert!(is(&[1.0, -inf, 2.0, nan, inf]), "padding does not count");
+        assert!(!is(&[1.0, nan, 2.0]) && !is(&[1.0, inf, 2.0]) && !is(&[-inf, -inf, -inf, 1.0]) && !is(&[]));
     }
 
     #[test]

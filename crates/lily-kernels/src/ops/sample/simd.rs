@@ -1,7 +1,7 @@
 //! CPU kernel. Each filter keeps the first ids by descending logit, so it is known by the last id that it keeps: that
 //! one is found by selection, and the rest is passes over the vocabulary in the order of ids. Nothing sorts it.
 
-use super::uniform;
+use super::{NO_TOKEN, uniform};
 use crate::cpu::isa::{Isa, multiversion};
 use crate::cpu::lanes::{LANES, Lanes};
 use crate::inputs::{LogitEdit, SamplingInputs};
@@ -58,12 +58,12 @@ impl Scratch {
     }
 }
 
-/// The next token of one row. `scratch` is enough for it.
+/// The next token of one row; `NO_TOKEN` if that is no distribution. `scratch` is enough for it.
 pub fn choose(isa: Isa, logits: &[f32], edits: &[LogitEdit], how: &SamplingInputs, scratch: &mut Scratch) -> u32 {
     let logits = &logits[..logits.len().min(how.vocab_limit as usize)];
     let is_greedy = how.temperature == 0.0;
     if is_greedy && edits.is_empty() {
-        return largest(logits).0;
+        return Largest::of(logits).id();
     }
     let Scratch { row, ids, candidates } = scratch;
     let row = &mut row[..logits.len()];
@@ -74,10 +74,13 @@ pub fn choose(isa: Isa, logits: &[f32], edits: &[LogitEdit], how: &SamplingInput
             *logit = edit.apply(*logit);
         }
     }
-    let (first, max) = largest(row);
-    if is_greedy || max == f32::NEG_INFINITY {
-        return first;
+    let mut largest = Largest::of(row);
+    // No edit makes a number of what is none. It may make an infinity of a number, but that is what the caller asked for.
+    largest.all_numbers = largest.all_numbers || Largest::of(logits).all_numbers;
+    if is_greedy || largest.id() == NO_TOKEN {
+        return largest.id();
     }
+    let max = largest.logit;
     let kept = keep_top_k(row, how.top_k as usize, ids, candidates);
     let weights = &mut row[..kept.unwrap_or(logits.len())];
     weigh(isa, weights, max, how.temperature);
@@ -88,21 +91,40 @@ pub fn choose(isa: Isa, logits: &[f32], edits: &[LogitEdit], how: &SamplingInput
     if kept.is_some() { ids[place] } else { place as u32 }
 }
 
-/// The lowest id with the largest logit, and that logit; (0, −∞) if there is none. NaN is never the largest.
-fn largest(logits: &[f32]) -> (u32, f32) {
-    let (runs, rest) = logits.as_chunks::<LANES>();
-    let mut lanes = [f32::NEG_INFINITY; LANES];
-    for run in runs {
-        for (max, &logit) in lanes.iter_mut().zip(run) {
-            *max = if logit > *max { logit } else { *max };
+/// What one pass over a row tells.
+struct Largest {
+    /// The lowest id with the largest logit; NaN is never the largest.
+    place: usize,
+    /// −∞ if there is none.
+    logit: f32,
+    /// There is neither NaN nor +∞.
+    all_numbers: bool,
+}
+
+impl Largest {
+    fn of(logits: &[f32]) -> Self {
+        let (runs, rest) = logits.as_chunks::<LANES>();
+        let mut lanes = [f32::NEG_INFINITY; LANES];
+        // Bits rather than truth values, which the compiler would not keep in vectors.
+        let mut odd = [0u32; LANES];
+        for run in runs {
+            for ((max, odd), &logit) in lanes.iter_mut().zip(&mut odd).zip(run) {
+                *max = if logit > *max { logit } else { *max };
+                *odd |= if logit.is_nan() { u32::MAX } else { 0 };
+            }
         }
+        let max = lanes.iter().chain(rest).fold(f32::NEG_INFINITY, |max, &x| if x > max { x } else { max });
+        let is_max = |&logit: &f32| logit == max && max > f32::NEG_INFINITY;
+        let run = runs.iter().position(|run| run.iter().fold(false, |any, logit| any | is_max(logit)));
+        let from = run.unwrap_or(runs.len()) * LANES;
+        let place = logits[from..].iter().position(is_max).map_or(0, |i| from + i);
+        let all_numbers = max < f32::INFINITY && odd == [0; LANES] && !rest.iter().any(|logit| logit.is_nan());
+        Self { place, logit: max, all_numbers }
     }
-    let max = lanes.iter().chain(rest).fold(f32::NEG_INFINITY, |max, &x| if x > max { x } else { max });
-    let is_max = |&logit: &f32| logit == max && max > f32::NEG_INFINITY;
-    let run = runs.iter().position(|run| run.iter().fold(false, |any, logit| any | is_max(logit)));
-    let from = run.unwrap_or(runs.len()) * LANES;
-    let id = logits[from..].iter().position(is_max).map_or(0, |i| from + i);
-    (id as u32, max)
+
+    fn id(&self) -> u32 {
+        if self.all_numbers && self.logit > f32::NEG_INFINITY { self.place as u32 } else { NO_TOKEN }
+    }
 }
 
 /// Calls `f` with each value from `floor` on and its place, in order. `f` returns the floor from there on.

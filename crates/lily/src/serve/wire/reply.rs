@@ -108,9 +108,7 @@ impl<'a> Chunk<'a> {
 
     /// The same with the log-probabilities of the tokens that its content begins.
     pub fn with_logprobs(mut self, tokens: Vec<TokenLogprobs>) -> Self {
-        if !tokens.is_empty() {
-            self.choices.iter_mut().for_each(|choice| choice.logprobs = Some(WireLogprobs::new(tokens.clone())));
-        }
+        self.choices.iter_mut().for_each(|choice| choice.logprobs = Some(WireLogprobs::new(tokens.clone())));
         self
     }
 

@@ -83,36 +83,54 @@ fn draws_are_the_references_on_every_set() {
 }
 
 #[test]
-fn rows_that_no_model_should_make_give_an_id_that_may_be_chosen() {
+fn rows_that_no_model_should_make_give_an_id_that_may_be_chosen_or_none() {
+    const NONE: &[u32] = &[NO_TOKEN];
     let (nan, inf) = (f32::NAN, f32::INFINITY);
-    let rows: [(&[f32], u32, &[u32]); 9] = [
-        (&[], 9, &[0]),
-        (&[nan, nan], 9, &[0]),
-        (&[-inf, nan, -inf], 9, &[0]),
-        (&[1.0, 2.0], 0, &[0]),
-        (&[nan, -inf, -3.0e38, nan], 9, &[2]),
-        (&[0.0, inf, -inf, inf, 5.0], 9, &[1, 3]),
+    let rows: [(&[f32], u32, &[u32]); 14] = [
+        (&[], 9, NONE),
+        (&[nan, nan], 9, NONE),
+        (&[-nan, -nan], 9, NONE),
+        (&[-inf, -inf], 9, NONE),
+        (&[1.0, 2.0], 0, NONE),
+        (&[0.0, nan, 7.0], 9, NONE),
+        (&[0.0, inf, -inf, 5.0], 9, NONE),
+        (&[nan, inf, -inf], 9, NONE),
+        (&[-inf, -inf, -3.0e38, -inf], 9, &[2]),
         (&[1.0, 1.0, inf, nan], 2, &[0, 1]),
+        (&[-inf, 2.0, nan], 2, &[1]),
         (&[-0.0, 0.0, -inf], 9, &[0, 1]),
-        (&[f32::MAX, f32::MIN, nan], 9, &[0]),
+        (&[f32::MAX, f32::MIN], 9, &[0]),
+        (&[f32::MIN, f32::MIN, -inf], 9, &[0, 1]),
     ];
+    // One that changes nothing: the rows are copied then.
+    let edit = [LogitEdit { row: 0, id: 0, bias: 0.0, repetition: 1.0, penalty: 0.0 }];
     for (logits, vocab_limit, may) in rows {
-        // The same row at the end of a long one that may not be chosen.
-        let mut long = vec![nan; 3000];
+        // The same row at the end of a long one of which nothing else may be chosen.
+        let mut long = vec![-inf; 3000];
         long.extend(logits);
-        let shifted: Vec<u32> =
-            may.iter().map(|id| if logits.iter().all(|x| x.is_nan() || *x == -inf) { 0 } else { id + 3000 }).collect();
-        let long_limit = if vocab_limit == 0 { 0 } else { vocab_limit + 3000 };
+        let shifted: Vec<u32> = may.iter().map(|id| if *id == NO_TOKEN { *id } else { id + 3000 }).collect();
         for (name, how) in KINDS {
-            for counter in 0..20 {
+            for (counter, edits) in (0..20).flat_map(|counter| [(counter, &edit[..]), (counter, &[])]) {
                 let how = SamplingInputs { counter, ..how };
-                let id = choose(Isa::detect(), logits, &[], &SamplingInputs { vocab_limit, ..how }, &mut scratch(8));
+                let id = choose(Isa::detect(), logits, edits, &SamplingInputs { vocab_limit, ..how }, &mut scratch(8));
                 assert!(may.contains(&id), "{name}: {id} of {logits:?}");
-                let how = SamplingInputs { vocab_limit: long_limit, ..how };
-                let id = choose(Isa::detect(), &long, &[], &how, &mut scratch(3008));
-                assert!(if vocab_limit == 0 { id == 0 } else { shifted.contains(&id) }, "{name}: {id} in the long row");
+                let how = SamplingInputs { vocab_limit: vocab_limit + 3000, ..how };
+                let id = choose(Isa::detect(), &long, edits, &how, &mut scratch(3008));
+                assert!(shifted.contains(&id), "{name}: {id} of {logits:?} behind others");
             }
         }
+    }
+}
+
+#[test]
+fn infinities_that_edits_make_are_the_callers() {
+    let edit = |id, repetition| LogitEdit { row: 0, id, bias: 0.0, repetition, penalty: 0.0 };
+    for (name, how) in KINDS {
+        let choose = |logits: &[f32], edits: &[LogitEdit]| choose(Isa::detect(), logits, edits, &how, &mut scratch(8));
+        assert_eq!(choose(&[1.0, 2.0, 3.0], &[edit(1, 1e-45)]), 1, "{name}: as likely as can be");
+        assert_eq!(choose(&[-1.0, -2.0, 3.0], &[edit(0, f32::MAX), edit(1, f32::MAX)]), 2, "{name}: never");
+        assert_eq!(choose(&[1.0, f32::NAN, 3.0], &[edit(0, 1e-45)]), NO_TOKEN, "{name}");
+        assert_eq!(choose(&[1.0, f32::INFINITY, 3.0], &[edit(1, 2.0)]), NO_TOKEN, "{name}");
     }
 }
 
