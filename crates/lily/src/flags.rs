@@ -107,7 +107,7 @@ pub struct PlanFlags {
     #[arg(long, value_name = "PATH")]
     pub model: Option<PathBuf>,
     /// Describe a prefill chunk of N tokens instead of a decode step
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
     pub tokens: Option<NonZeroUsize>,
     /// Positions already in the cache
     #[arg(long, value_name = "N", default_value_t = 0)]
@@ -133,10 +133,10 @@ pub struct InspectFlags {
     #[arg(long, value_name = "PATH")]
     pub model: Option<PathBuf>,
     /// Positions of the cache [default: the model's]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
     pub context: Option<NonZeroUsize>,
     /// Prompt tokens computed in one step
-    #[arg(long, value_name = "N", default_value = "2048", hide_short_help = true)]
+    #[arg(long, value_name = "N", default_value = "2048", hide_short_help = true, value_parser = at_least_one)]
     pub prefill_chunk: NonZeroUsize,
     /// Number formats of activations and cache
     #[arg(long, value_enum, default_value_t = PrecisionFlag::Fast)]
@@ -156,7 +156,7 @@ pub struct ServeFlags {
     #[arg(long, value_name = "NAME")]
     pub allow_host: Vec<String>,
     /// Requests that may wait; one more is answered 503
-    #[arg(long, value_name = "N", default_value = "64")]
+    #[arg(long, value_name = "N", default_value = "64", value_parser = at_least_one)]
     pub queue: NonZeroUsize,
     /// Which model and how it runs.
     #[command(flatten)]
@@ -291,8 +291,7 @@ pub struct ModelFlags {
     /// [default: $LILY_MODEL, else Qwen3.6-35B-A3B-4bit from the Hugging Face cache, else the built-in model]
     #[arg(long, value_name = "MODEL")]
     pub model: Option<PathBuf>,
-    /// Where to run; this build has `cpu`
-    #[arg(long, value_name = "DEVICE", default_value = DEVICES[0], value_parser = device::parse_device)]
+    #[arg(long, value_name = "DEVICE", default_value = DEVICES[0], value_parser = device::parse_device, help = device::help())]
     pub device: String,
     /// Number formats of activations and cache
     #[arg(long, value_enum, default_value_t = PrecisionFlag::Fast)]
@@ -301,13 +300,13 @@ pub struct ModelFlags {
     #[arg(long, value_name = "N", value_parser = parse_threads)]
     pub threads: Option<NonZeroUsize>,
     /// Positions one conversation may hold [default: the model's, or as many as fit in memory]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
     pub context: Option<NonZeroUsize>,
     /// Memory to plan with, for example 12G or 900M [default: what the machine has available]
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     pub memory: Option<u64>,
     /// Prompt tokens computed in one step
-    #[arg(long, value_name = "N", hide_short_help = true)]
+    #[arg(long, value_name = "N", hide_short_help = true, value_parser = at_least_one)]
     pub prefill_chunk: Option<NonZeroUsize>,
 }
 
@@ -337,7 +336,7 @@ impl ModelFlags {
 pub enum PrecisionFlag {
     /// f32 throughout, to compare with references
     Exact,
-    /// int8 activations in the quantized matmuls, bf16 cache
+    /// bf16 cache, and on the CPU int8 activations in the quantized matmuls
     Fast,
 }
 
@@ -370,8 +369,12 @@ fn parse_bytes(text: &str) -> Result<u64, String> {
 /// More than any machine has cores. Far more of them would only wait for one another, and so would the user.
 const MAX_THREADS: usize = 1024;
 
+fn at_least_one(text: &str) -> Result<NonZeroUsize, String> {
+    text.parse().map_err(|_| "a whole number of at least 1 is wanted".to_owned())
+}
+
 fn parse_threads(text: &str) -> Result<NonZeroUsize, String> {
-    let threads: NonZeroUsize = text.parse().map_err(|error| format!("{error}"))?;
+    let threads = at_least_one(text)?;
     if threads.get() > MAX_THREADS {
         return Err(format!("at most {MAX_THREADS} threads"));
     }

@@ -55,8 +55,13 @@ pub enum BuildError {
     #[error("a Metal device in software needs a C++ compiler: one of {}", COMPILERS.join(", "))]
     NoCompiler,
     /// The source is wrong.
-    #[error("{0}")]
-    Compiler(String),
+    #[error("{compiler} does not take the source: {text}")]
+    Compiler {
+        /// Which one.
+        compiler: &'static str,
+        /// All that it says.
+        text: String,
+    },
     /// Files could not be written or read.
     #[error("cannot build kernels in {}: {reason}", path.display())]
     File {
@@ -68,6 +73,18 @@ pub enum BuildError {
     /// What was built cannot be loaded.
     #[error("cannot load kernels: {0}")]
     Load(#[from] libloading::Error),
+}
+
+impl BuildError {
+    /// One line of it.
+    pub fn sentence(&self) -> String {
+        let text = self.to_string();
+        let error = text.lines().find(|line| line.contains("error:"));
+        match (self, error) {
+            (Self::Compiler { compiler, .. }, Some(line)) => format!("{compiler} does not take the source: {line}"),
+            _ => text.lines().next().unwrap_or_default().to_owned(),
+        }
+    }
 }
 
 /// What a kernel must be given.
@@ -220,9 +237,15 @@ impl Library {
         if !built.exists() {
             compile(&folder, &id, &translation.text, checked)?;
         }
-        fs::metadata(&built).map_err(failed)?;
-        // SAFETY: the library was built from this crate's shim; loading it registers its kernels and does nothing else.
-        let library = unsafe { libloading::Library::new(&built) }?;
+        let library = match load(&built) {
+            Ok(library) => library,
+            Err(_) => {
+                // What an earlier process left is no library: built anew, once.
+                fs::remove_file(&built).map_err(failed)?;
+                compile(&folder, &id, &translation.text, checked)?;
+                load(&built)?
+            }
+        };
         Ok(Self { library, checked, kernels: translation.kernels })
     }
 
@@ -347,6 +370,20 @@ pub(crate) fn folder() -> Result<PathBuf, BuildError> {
     made.map(|()| folder.clone()).map_err(|reason| BuildError::File { path: folder, reason })
 }
 
+fn load(built: &Path) -> Result<libloading::Library, libloading::Error> {
+    // SAFETY: the library was built from this crate's shim; loading it registers its kernels and does nothing else.
+    unsafe { libloading::Library::new(built) }
+}
+
+/// Whether kernels can be built here.
+///
+/// # Errors
+/// There is no compiler.
+pub fn ready() -> Result<(), BuildError> {
+    let there = |compiler: &&str| Command::new(compiler).arg("--version").output().is_ok();
+    if COMPILERS.iter().any(there) { Ok(()) } else { Err(BuildError::NoCompiler) }
+}
+
 /// Builds `<id>.so`. Everything is written under names of its own and renamed, so that processes do not meet.
 fn compile(folder: &Path, id: &str, text: &str, checked: bool) -> Result<(), BuildError> {
     let work = Work::new(folder, id)?;
@@ -395,10 +432,18 @@ impl Work {
         BuildError::File { path: self.0.clone(), reason }
     }
 
-    /// Moves the result to its place; the folder goes.
-    fn finish(self, result: &str, to: &Path) -> Result<(), BuildError> {
-        fs::rename(self.0.join(result), to).map_err(|reason| self.failed(reason))?;
-        fs::remove_dir_all(&self.0).map_err(|reason| self.failed(reason))
+    /// Moves the result to its place, once all of it is on the disk.
+    fn finish(&self, result: &str, to: &Path) -> Result<(), BuildError> {
+        let result = self.0.join(result);
+        let synced = fs::File::open(&result).and_then(|file| file.sync_all());
+        synced.and_then(|()| fs::rename(&result, to)).map_err(|reason| self.failed(reason))
+    }
+}
+
+impl Drop for Work {
+    fn drop(&mut self) {
+        // What cannot be removed does no harm.
+        let _ = fs::remove_dir_all(&self.0);
     }
 }
 
@@ -412,7 +457,7 @@ fn run(folder: &Path, arguments: &[&str]) -> Result<(), BuildError> {
         };
         return match output.status.success() {
             true => Ok(()),
-            false => Err(BuildError::Compiler(String::from_utf8_lossy(&output.stderr).into_owned())),
+            false => Err(BuildError::Compiler { compiler, text: String::from_utf8_lossy(&output.stderr).into_owned() }),
         };
     }
     Err(BuildError::NoCompiler)

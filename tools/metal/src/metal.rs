@@ -212,7 +212,7 @@ impl MTLDevice for ProtocolObject<dyn MTLDevice> {
     ) -> Result<Object1<dyn MTLLibrary>, Retained<NSError>> {
         match Library::build("source", &source.0, mode().is_checked()) {
             Ok(library) => Ok(object(Object::Library(Arc::new(library)))),
-            Err(e) => Err(Retained::new(NSError(e.to_string()))),
+            Err(e) => Err(Retained::new(NSError(e.sentence()))),
         }
     }
     fn newComputePipelineStateWithFunction_error(

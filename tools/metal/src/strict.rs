@@ -1,7 +1,6 @@
 //! The strict front end: does a source keep Metal's rules of types and address spaces? The executor is C++, which has no
 //! address spaces and converts more; this is a type check and runs nothing.
 
-use std::fs;
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 
@@ -51,10 +50,7 @@ pub fn check(name: &str, source: &str) -> Result<(), BuildError> {
     let text = translate(name, source)?.text;
     let folder = crate::library::folder()?;
     let work = Work::new(&folder, "strict")?;
-    let result = run(&work, &text);
-    // What is left over does no harm.
-    let _ = fs::remove_dir_all(&work.0);
-    result
+    run(&work, &text)
 }
 
 fn run(work: &Work, text: &str) -> Result<(), BuildError> {
@@ -66,7 +62,7 @@ fn run(work: &Work, text: &str) -> Result<(), BuildError> {
         let output = child.wait_with_output().map_err(|reason| work.failed(reason))?;
         return match (output.status.success(), sent) {
             (true, Some(Ok(()))) => Ok(()),
-            _ => Err(BuildError::Compiler(String::from_utf8_lossy(&output.stderr).into_owned())),
+            _ => Err(BuildError::Compiler { compiler, text: String::from_utf8_lossy(&output.stderr).into_owned() }),
         };
     }
     Err(BuildError::NoCompiler)

@@ -6,9 +6,14 @@ use lily_engine::engine::DEVICES;
 /// Flags of `lily selftest`.
 #[derive(Debug, Args)]
 pub struct SelftestFlags {
-    /// Which device
-    #[arg(long, value_name = "DEVICE", default_value = DEVICES[0], value_parser = parse_device)]
+    #[arg(long, value_name = "DEVICE", default_value = DEVICES[0], value_parser = parse_device, help = help())]
+    #[allow(missing_docs, reason = "its help says it")]
     pub device: String,
+}
+
+/// What `--device` is for.
+pub fn help() -> String {
+    format!("Where to run; this build has {}", DEVICES.join(", "))
 }
 
 /// A device of this build.

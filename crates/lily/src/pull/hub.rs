@@ -349,6 +349,9 @@ fn parse_listing(text: &str) -> anyhow::Result<Listing> {
         }
         files.push(file);
     }
+    if files.iter().try_fold(0u64, |sum, file| sum.checked_add(file.size)).is_none() {
+        return Err(anyhow!("the files are said to have more bytes together than can be counted"));
+    }
     Ok(Listing { commit: reply.sha, files })
 }
 
