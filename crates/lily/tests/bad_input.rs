@@ -42,6 +42,8 @@ const fn command(name: &'static str, args: &'static str, words: &'static [&'stat
 const WEIGHTS: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 const NORM: &str = "language_model.model.norm.weight";
+const BIAS: &str = "language_model.model.layers.3.self_attn.q_proj.bias";
+const LORA: &str = "language_model.model.layers.3.self_attn.q_proj.lora_A.weight";
 const LFS: &[u8] = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n";
 
 const WEIGHT_FILES: &[Row] = &[
@@ -79,6 +81,8 @@ const WEIGHT_FILES: &[Row] = &[
     file("an entry that is text", |f| header(f, |h| h[NORM] = json!("text")), &[WEIGHTS, NORM]),
     file("a tensor by another name", |f| rename(f, "language_model.model.nerm.weight"), &[NORM]),
     file("a name of two lines", |f| rename(f, "a\nb\u{1b}[2J"), &[NORM]),
+    file("a bias of a projection", |f| header(f, |h| h[BIAS] = empty()), &[WEIGHTS, BIAS, "computes without it"]),
+    file("an adapter", |f| header(f, |h| h[LORA] = empty()), &[WEIGHTS, LORA, "LoRA"]),
     file("weights that are no numbers", no_numbers, &["logits are not numbers at position"]),
     file("empty shard", |f| put(f, WEIGHTS, b""), &[WEIGHTS, "empty"]),
     file("five bytes", |f| put(f, WEIGHTS, b"12345"), &[WEIGHTS, "too few"]),
@@ -157,6 +161,7 @@ const CONFIGS: &[Row] = &[
     file("an id outside the vocabulary", |f| top(f, "eos_token_id", json!(4096)), &["config.json", "eos_token_id"]),
     file("an activation", |f| text(f, "hidden_act", json!("gelu")), &["config.json", "hidden_act", "gelu"]),
     file("a bias", |f| text(f, "attention_bias", json!(true)), &["config.json", "attention_bias"]),
+    file("another router", |f| text(f, "scoring_func", json!("sigmoid")), &["config.json", "scoring_func", "softmax"]),
     file("a rope type", |f| rope(f, "rope_type", json!("yarn")), &["config.json", "rope_type", "yarn"]),
     file("a rope of nothing", |f| rope(f, "rope_theta", json!(0)), &["config.json", "rope_theta"]),
     file("a rope beyond the head", |f| rope(f, "partial_rotary_factor", json!(1.5)), &["config.json", "rotary"]),
@@ -700,6 +705,11 @@ fn header(folder: &Path, change: impl FnOnce(&mut Value)) {
     change(&mut json);
     let json = json.to_string();
     put(folder, WEIGHTS, &[&(json.len() as u64).to_le_bytes(), json.as_bytes(), data].concat());
+}
+
+/// A tensor of no bytes.
+fn empty() -> Value {
+    json!({"dtype": "BF16", "shape": [0], "data_offsets": [0, 0]})
 }
 
 /// The last norm made of NaN.
