@@ -76,3 +76,18 @@ fn greedy_text_is_the_goldens_on_other_devices() {
         }
     }
 }
+
+/// A weight that is no number anywhere ends in logits that are none, and the device stays whole.
+#[test]
+fn what_is_not_a_number_is_told_on_other_devices() {
+    for device in others() {
+        let folder = harness::architectures().into_iter().find(|path| path.ends_with("mlx-q4")).unwrap();
+        let mut runtime = runtime(device, &ModelSource::Folder(folder.clone()), Precision::Exact);
+        let vocab = runtime.stepper.model().config.vocab_size;
+        let broken: Vec<u32> = vec![1, 2, 3];
+        let constants = vec![f32::NAN; runtime.stepper.model().weights.constants.len()];
+        runtime.stepper.backend.upload_constants(&constants).unwrap();
+        let logits = harness::logits(&mut runtime, &broken, 3);
+        assert!(logits.len() == 3 * vocab && logits.iter().all(|logit| logit.is_nan()), "{device}");
+    }
+}

@@ -3,7 +3,8 @@
 //! with a NaN or an infinity has scale and sum NaN and codes 0, so that what reads it is no number either. Each
 //! operation in f32, rounded once: a division, not a product with a reciprocal, so that every device gives the same
 //! codes. Within a group the codes of even inputs come first, then those of odd ones: a byte of 4-bit weights holds one
-//! of each, so the weights meet them without being put in order. One quantization serves every matmul that reads the same activations.
+//! of each, so the weights meet them without being put in order. One quantization serves every matmul that reads the same
+//! activations.
 
 use crate::op::{Access, Contract, Cost, Counts};
 use crate::tensor::{DType, Tensor};

@@ -1,5 +1,6 @@
 // The K largest of E logits, ties to the lower expert, and their softmax; one simdgroup a token. A lane looks at experts
-// lane, lane + 32, …; a round takes the best that comes after the last one taken.
+// lane, lane + 32, …; a round takes the best that comes after the last one taken. NaN counts as −∞, and a row that has one
+// has NaN for all weights.
 
 struct RouterTopKArguments {
     uint experts;
@@ -15,6 +16,8 @@ kernel void router_top_k(
     uint lane [[thread_index_in_simdgroup]])
 {
     device const float* row = logits + group.y * args.experts;
+    const float least = -numeric_limits<float>::infinity();
+    bool broken = false;
     float last = 0.0f;
     uint last_id = 0;
     float largest = 0.0f;
@@ -23,25 +26,31 @@ kernel void router_top_k(
         float best = 0.0f;
         uint best_id = args.experts;
         for (uint e = lane; e < args.experts; e += 32) {
-            const bool left = rank == 0 || row[e] < last || (row[e] == last && e > last_id);
-            if (left && (best_id == args.experts || row[e] > best)) {
-                best = row[e];
+            const bool is_number = !isnan(row[e]);
+            const float logit = is_number ? row[e] : least;
+            broken = broken || !is_number;
+            const bool left = rank == 0 || logit < last || (logit == last && e > last_id);
+            if (left && (best_id == args.experts || logit > best)) {
+                best = logit;
                 best_id = e;
             }
         }
         // Lanes that have nothing left do not count.
-        const float most = simd_max(best_id < args.experts ? best : -numeric_limits<float>::infinity());
+        const float most = simd_max(best_id < args.experts ? best : least);
         last_id = simd_min(best_id < args.experts && best == most ? best_id : args.experts);
         last = most;
         if (rank == 0) {
             largest = most;
         }
-        const float weight = precise::exp(most - largest);
+        const float weight = largest > least ? precise::exp(most - largest) : 1.0f;
         total += weight;
         if (lane == 0) {
             experts[group.y * args.top_k + rank] = last_id;
             weights[group.y * args.top_k + rank] = weight;
         }
+    }
+    if (simd_any(broken)) {
+        total = as_type<float>(0x7fc00000u);
     }
     if (lane == 0) {
         for (uint rank = 0; rank < args.top_k; rank++) {
