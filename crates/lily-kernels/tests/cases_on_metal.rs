@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use lily_kernels::backend::{Backend, DeviceError};
-use lily_kernels::check::{Case, cases, check_case};
+use lily_kernels::check::{cases, check_case};
 use lily_kernels::metal::MetalBackend;
 use lily_kernels::op::OpKind;
 
@@ -75,7 +75,7 @@ fn leave_out_each_barrier() {
             barriers += 1;
             software_metal::leave_out_barriers(Some(line));
             // A case that is not run says nothing.
-            let fault = |case: Case| {
+            let fault = |case: lily_kernels::check::Case| {
                 let error = check_case(&case, &mut MetalBackend::new().unwrap()).err()?;
                 (!error.contains("cannot run this model")).then_some(error)
             };
