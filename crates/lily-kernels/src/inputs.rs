@@ -142,4 +142,49 @@ impl StepInputs {
             distinct_tokens: distinct.len(),
         }
     }
+
+    /// Asserts that what a sequence writes is its own: dispatches write it side by side.
+    pub(crate) fn check_exclusive(&self) {
+        let halves = self.sequences.iter().all(|s| s.state_half < 2);
+        assert!(self.token_slot < 2 && halves, "slots and halves are 0 or 1");
+        let states = self.sequences.iter().map(|s| s.state.0);
+        assert!(all_differ(states), "two sequences share a state");
+        let blocks = self.sequences.iter().flat_map(SequenceInputs::written_blocks).copied();
+        assert!(all_differ(blocks), "two parts of a step write one KV block");
+    }
+}
+
+/// By pairs: there are few, and a step allocates nothing.
+fn all_differ(ids: impl Iterator<Item = u32> + Clone) -> bool {
+    ids.clone().enumerate().all(|(i, id)| ids.clone().take(i).all(|earlier| earlier != id))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Sequences of one row at these (state, half, start, blocks).
+    fn checked(sequences: &[(u32, usize, usize, &[u32])]) -> bool {
+        let sequence = |(first_row, s): (usize, &(u32, usize, usize, &[u32]))| SequenceInputs {
+            first_row,
+            num_rows: 1,
+            start: s.2,
+            state: BufferId(s.0),
+            state_half: s.1,
+            block_table: s.3.to_vec(),
+        };
+        let sequences = sequences.iter().enumerate().map(sequence).collect();
+        let inputs = StepInputs { sequences, ..StepInputs::default() };
+        std::panic::catch_unwind(|| inputs.check_exclusive()).is_ok()
+    }
+
+    #[test]
+    fn sequences_that_would_write_the_same_bytes_are_refused() {
+        assert!(checked(&[(1, 0, 0, &[]), (2, 1, 0, &[])]));
+        assert!(checked(&[(1, 0, 300, &[7, 8]), (2, 1, 300, &[7, 9])]), "a block that both only read");
+        assert!(!checked(&[(1, 0, 300, &[7, 8]), (2, 1, 300, &[7, 8])]), "a block that both write");
+        assert!(!checked(&[(1, 0, 0, &[3]), (1, 1, 0, &[4])]), "one state");
+        assert!(!checked(&[(1, 2, 0, &[3])]), "no such half");
+        assert!(!checked(&[(1, 0, 256, &[3])]), "no such block");
+    }
 }

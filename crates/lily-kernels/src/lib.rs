@@ -12,5 +12,6 @@ pub mod op; // the closed list of ops and their contract
 pub mod ops; // one folder an op
 pub mod plan; // a step as data
 pub mod reference; // plain executor that checks and counts every access
+mod slots; // buffers and plans by number
 pub mod switches; // every ablation switch
 pub mod tensor; // dtype, weight format, operands

@@ -213,8 +213,6 @@ type ConstantsCall = unsafe extern "C" fn(*mut c_int, *mut usize, c_int) -> c_in
 pub struct Library {
     library: libloading::Library,
     checked: bool,
-    /// Names for the host.
-    pub kernels: Vec<String>,
 }
 
 /// A machine runs one launch at a time, and whoever loads the same file shares its machine.
@@ -227,26 +225,26 @@ impl Library {
     /// # Errors
     /// The source is wrong, or there is no compiler.
     pub fn build(name: &str, source: &str, checked: bool) -> Result<Self, BuildError> {
-        let translation = translate(name, source)?;
+        let text = translate(name, source)?;
         let folder = folder()?;
         let failed = |reason| BuildError::File { path: folder.clone(), reason };
         let mut hasher = DefaultHasher::new();
-        (&translation.text, checked, SHIM, FLAGS).hash(&mut hasher);
+        (&text, checked, SHIM, FLAGS).hash(&mut hasher);
         let id = format!("{:016x}", hasher.finish());
         let built = folder.join(format!("{id}.so"));
         if !built.exists() {
-            compile(&folder, &id, &translation.text, checked)?;
+            compile(&folder, &id, &text, checked)?;
         }
         let library = match load(&built) {
             Ok(library) => library,
             Err(_) => {
                 // What an earlier process left is no library: built anew, once.
                 fs::remove_file(&built).map_err(failed)?;
-                compile(&folder, &id, &translation.text, checked)?;
+                compile(&folder, &id, &text, checked)?;
                 load(&built)?
             }
         };
-        Ok(Self { library, checked, kernels: translation.kernels })
+        Ok(Self { library, checked })
     }
 
     /// What a kernel takes; `None` if there is none of this name.

@@ -47,7 +47,7 @@ pub fn is_possible() -> bool {
 /// # Errors
 /// The source breaks a rule, or there is no such compiler.
 pub fn check(name: &str, source: &str) -> Result<(), BuildError> {
-    let text = translate(name, source)?.text;
+    let text = translate(name, source)?;
     let folder = crate::library::folder()?;
     let work = Work::new(&folder, "strict")?;
     run(&work, &text)

@@ -5,15 +5,6 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-/// A translated file.
-#[derive(Debug)]
-pub struct Translation {
-    /// C++.
-    pub text: String,
-    /// Kernels by the names that a host asks for.
-    pub kernels: Vec<String>,
-}
-
 /// Why a file is not ours to translate.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("{path}:{line}: {problem}")]
@@ -80,7 +71,7 @@ struct Translator<'a> {
 ///
 /// # Errors
 /// The file breaks a rule of this project's Metal sources, in the sentence.
-pub fn translate(path: &str, source: &str) -> Result<Translation, Refused> {
+pub fn translate(path: &str, source: &str) -> Result<String, Refused> {
     let blank = without_comments(source);
     let mut t = Translator {
         path,
@@ -312,7 +303,7 @@ impl<'a> Translator<'a> {
         self.edits.push((self.tokens[first].at, self.tokens[last].end(), text.to_owned()));
     }
 
-    fn finish(mut self) -> Result<Translation, Refused> {
+    fn finish(mut self) -> Result<String, Refused> {
         const USING: &str = "using namespace metal;";
         let (Some(at), 1) = (self.source.find(USING), self.source.matches(USING).count()) else {
             return self.refuse(0, format!("a file says `{USING}` once"));
@@ -345,6 +336,6 @@ impl<'a> Translator<'a> {
             let _ = write!(text, "\nMSL_KERNEL(\"{host}\", {id}, ({function}), {rows})");
         }
         text.push_str("\n}  // namespace metal\n");
-        Ok(Translation { text, kernels: self.entries.into_iter().map(|(host, _)| host).collect() })
+        Ok(text)
     }
 }

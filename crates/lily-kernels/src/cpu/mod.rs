@@ -23,11 +23,11 @@ use self::lower::Needs;
 use self::pool::{Parts, Pool};
 use self::step::Step;
 use crate::backend::{Backend, BufferId, DeviceError, ExecutableId, Observer, Ticket};
-use crate::inputs::{SequenceInputs, StepInputs};
+use crate::inputs::StepInputs;
 use crate::mapped::MappedFile;
-use crate::op::Access;
 use crate::ops::sample::simd::Scratch as SampleScratch;
 use crate::plan::{Plan, Precision, Program};
+use crate::slots::Slots;
 use crate::tensor::{DType, Space, Tensor};
 
 /// What one thread needs besides its stack.
@@ -56,7 +56,7 @@ struct Memory {
     arena: Buffer,
     logits: Buffer,
     token_slots: [Buffer; 2],
-    buffers: Vec<Option<Buffer>>,
+    buffers: Slots<Buffer>,
     kv: Option<(BufferId, usize)>,
     scratch: UnsafeCell<Vec<Scratch>>,
 }
@@ -66,11 +66,11 @@ unsafe impl Sync for Memory {}
 
 impl Memory {
     fn buffer(&self, id: BufferId) -> &Buffer {
-        self.buffers[id.0 as usize].as_ref().expect("a buffer in use has not been freed")
+        self.buffers.get(id.0)
     }
 
     fn buffer_mut(&mut self, id: BufferId) -> &mut Buffer {
-        self.buffers[id.0 as usize].as_mut().expect("a buffer in use has not been freed")
+        self.buffers.get_mut(id.0)
     }
 
     fn scratch_parts(&self) -> Parts<'_, Scratch> {
@@ -97,7 +97,7 @@ pub struct CpuBackend {
     isa: Isa,
     pool: Pool,
     memory: Memory,
-    plans: Vec<Option<Arc<Plan>>>,
+    plans: Slots<Arc<Plan>>,
     steps: u64,
     interrupt: Option<Arc<AtomicBool>>,
 }
@@ -120,11 +120,11 @@ impl CpuBackend {
         let pool = Pool::new(threads.unwrap_or_else(cores).max(1)).map_err(DeviceError::Threads)?;
         let scratch = (0..pool.threads()).map(|_| Scratch::new()).collect();
         let memory = Memory { scratch: UnsafeCell::new(scratch), ..Memory::default() };
-        Ok(Self { isa, pool, memory, plans: Vec::new(), steps: 0, interrupt: None })
+        Ok(Self { isa, pool, memory, plans: Slots::default(), steps: 0, interrupt: None })
     }
 
     fn plan(&self, executable: ExecutableId) -> Arc<Plan> {
-        Arc::clone(self.plans[executable.0 as usize].as_ref().expect("a plan in use has not been discarded"))
+        Arc::clone(self.plans.get(executable.0))
     }
 
     fn grow_scratch(&mut self, plan: &Plan) {
@@ -140,48 +140,10 @@ impl CpuBackend {
     }
 
     fn begin(&mut self, plan: &Plan, inputs: &StepInputs) {
-        assert!(inputs.outputs.len() <= plan.key.output_bucket(), "more output rows than the plan's bucket");
-        if plan.key.program == Program::Sample {
-            assert!(inputs.edits.is_sorted_by_key(|edit| edit.row), "edits are not in the order of rows");
-            return;
-        }
-        check_inputs(plan, inputs);
-        if !inputs.tokens_on_device {
+        plan.check_inputs(inputs);
+        if plan.key.program == Program::Forward && !inputs.tokens_on_device {
             let bytes = bytemuck::cast_slice(&inputs.tokens);
             self.memory.token_slots[inputs.token_slot].bytes_mut()[..bytes.len()].copy_from_slice(bytes);
-        }
-    }
-}
-
-/// Broken inputs are the engine's bug: caught here, before a kernel sees them.
-fn check_inputs(plan: &Plan, inputs: &StepInputs) {
-    assert!(inputs.num_tokens() <= plan.key.token_bucket, "more tokens than the plan's bucket");
-    assert!(inputs.sequences.len() <= plan.key.sequence_bucket, "more sequences than the plan's bucket");
-    assert!(inputs.tokens_on_device || inputs.tokens.len() == inputs.num_tokens());
-    check_exclusive(inputs);
-}
-
-/// What a sequence writes is its own: dispatches write it from several threads.
-fn check_exclusive(inputs: &StepInputs) {
-    assert!(inputs.token_slot < 2 && inputs.sequences.iter().all(|s| s.state_half < 2), "slots and halves are 0 or 1");
-    let states = inputs.sequences.iter().map(|s| s.state.0);
-    assert!(all_differ(states), "two sequences share a state");
-    let blocks = inputs.sequences.iter().flat_map(SequenceInputs::written_blocks).copied();
-    assert!(all_differ(blocks), "two parts of a step write one KV block");
-}
-
-/// By pairs: there are few, and a step allocates nothing.
-fn all_differ(ids: impl Iterator<Item = u32> + Clone) -> bool {
-    ids.clone().enumerate().all(|(i, id)| ids.clone().take(i).all(|earlier| earlier != id))
-}
-
-/// The plan's contract on which `Step` relies.
-fn assert_disjoint(plan: &Plan) {
-    for d in &plan.dispatches {
-        let (reads, writes) = (d.op.contract().reads(), d.op.contract().writes());
-        for (i, w) in writes.iter().enumerate() {
-            let others: Vec<&Access> = reads.iter().chain(&writes[i + 1..]).collect();
-            assert!(!others.iter().any(|o| o.overlaps(w)), "{} works in place", d.op.kind().name());
         }
     }
 }
@@ -213,17 +175,11 @@ impl Backend for CpuBackend {
 
     fn allocate(&mut self, what: &'static str, bytes: usize) -> Result<BufferId, DeviceError> {
         let buffer = Buffer::new(what, bytes)?;
-        let free = self.memory.buffers.iter().position(Option::is_none);
-        let index = free.unwrap_or_else(|| {
-            self.memory.buffers.push(None);
-            self.memory.buffers.len() - 1
-        });
-        self.memory.buffers[index] = Some(buffer);
-        Ok(BufferId(u32::try_from(index).expect("far fewer than 2^32 buffers")))
+        Ok(BufferId(self.memory.buffers.insert(buffer)))
     }
 
     fn free(&mut self, buffer: BufferId) {
-        self.memory.buffers[buffer.0 as usize] = None;
+        self.memory.buffers.remove(buffer.0);
     }
 
     fn bind_kv(&mut self, pool: BufferId, block_bytes: usize) {
@@ -236,8 +192,7 @@ impl Backend for CpuBackend {
             buffer.copy_within(from.1..from.1 + bytes, to.1);
             return;
         }
-        let both = self.memory.buffers.get_disjoint_mut([from.0.0 as usize, to.0.0 as usize]);
-        let [Some(source), Some(target)] = both.expect("buffers exist") else { panic!("a freed buffer is copied") };
+        let [source, target] = self.memory.buffers.get_both([from.0.0, to.0.0]);
         target.bytes_mut()[to.1..to.1 + bytes].copy_from_slice(&source.bytes()[from.1..from.1 + bytes]);
     }
 
@@ -254,7 +209,7 @@ impl Backend for CpuBackend {
     }
 
     fn compile(&mut self, plan: Arc<Plan>) -> Result<ExecutableId, DeviceError> {
-        assert_disjoint(&plan);
+        plan.check_disjoint();
         let rows = plan.key.token_bucket.max(plan.key.output_bucket());
         let memory = &mut self.memory;
         let [slot_0, slot_1] = &mut memory.token_slots;
@@ -271,17 +226,11 @@ impl Backend for CpuBackend {
             }
         }
         self.grow_scratch(&plan);
-        let free = self.plans.iter().position(Option::is_none);
-        let index = free.unwrap_or_else(|| {
-            self.plans.push(None);
-            self.plans.len() - 1
-        });
-        self.plans[index] = Some(plan);
-        Ok(ExecutableId(u32::try_from(index).expect("far fewer than 2^32 plans")))
+        Ok(ExecutableId(self.plans.insert(plan)))
     }
 
     fn discard(&mut self, executable: ExecutableId) {
-        self.plans[executable.0 as usize] = None;
+        self.plans.remove(executable.0);
     }
 
     fn submit(&mut self, executable: ExecutableId, inputs: &StepInputs) -> Result<Ticket, DeviceError> {
@@ -341,35 +290,5 @@ impl Backend for CpuBackend {
         }
         self.steps += 1;
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Sequences of one row at these (state, half, start, blocks).
-    fn checked(sequences: &[(u32, usize, usize, &[u32])]) -> bool {
-        let sequence = |(first_row, s): (usize, &(u32, usize, usize, &[u32]))| SequenceInputs {
-            first_row,
-            num_rows: 1,
-            start: s.2,
-            state: BufferId(s.0),
-            state_half: s.1,
-            block_table: s.3.to_vec(),
-        };
-        let sequences = sequences.iter().enumerate().map(sequence).collect();
-        let inputs = StepInputs { sequences, ..StepInputs::default() };
-        std::panic::catch_unwind(|| check_exclusive(&inputs)).is_ok()
-    }
-
-    #[test]
-    fn sequences_that_would_write_the_same_bytes_are_refused() {
-        assert!(checked(&[(1, 0, 0, &[]), (2, 1, 0, &[])]));
-        assert!(checked(&[(1, 0, 300, &[7, 8]), (2, 1, 300, &[7, 9])]), "a block that both only read");
-        assert!(!checked(&[(1, 0, 300, &[7, 8]), (2, 1, 300, &[7, 8])]), "a block that both write");
-        assert!(!checked(&[(1, 0, 0, &[3]), (1, 1, 0, &[4])]), "one state");
-        assert!(!checked(&[(1, 2, 0, &[3])]), "no such half");
-        assert!(!checked(&[(1, 0, 256, &[3])]), "no such block");
     }
 }

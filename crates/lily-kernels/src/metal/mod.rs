@@ -21,6 +21,7 @@ use crate::op::Op;
 use crate::ops::sample::Sample;
 use crate::ops::sample::simd::{Scratch, choose};
 use crate::plan::{Dispatch, Plan, Precision, Program};
+use crate::slots::Slots;
 use crate::tensor::{DType, Space, Tensor};
 
 /// Text of each library, by the name of its last file.
@@ -39,13 +40,13 @@ struct Memory {
     /// What changes from step to step: `step::numbers`.
     numbers: Option<Buffer>,
     /// With the length that was asked for.
-    buffers: Vec<Option<(Buffer, usize)>>,
+    buffers: Slots<(Buffer, usize)>,
     kv: Option<(BufferId, usize)>,
 }
 
 impl Memory {
     fn buffer(&self, id: BufferId) -> (&Buffer, usize) {
-        let (buffer, bytes) = self.buffers[id.0 as usize].as_ref().expect("a buffer in use has not been freed");
+        let (buffer, bytes) = self.buffers.get(id.0);
         (buffer, *bytes)
     }
 
@@ -68,7 +69,7 @@ impl Memory {
 pub struct MetalBackend {
     gpu: Gpu,
     memory: Memory,
-    plans: Vec<Option<Arc<Plan>>>,
+    plans: Slots<Arc<Plan>>,
     steps: u64,
     interrupt: Option<Arc<AtomicBool>>,
 }
@@ -79,15 +80,16 @@ impl MetalBackend {
     /// # Errors
     /// There is none.
     pub fn new() -> Result<Self, DeviceError> {
-        Ok(Self { gpu: Gpu::open()?, memory: Memory::default(), plans: Vec::new(), steps: 0, interrupt: None })
+        Ok(Self { gpu: Gpu::open()?, memory: Memory::default(), plans: Slots::default(), steps: 0, interrupt: None })
     }
 
     fn plan(&self, executable: ExecutableId) -> Arc<Plan> {
-        Arc::clone(self.plans[executable.0 as usize].as_ref().expect("a plan in use has not been discarded"))
+        Arc::clone(self.plans.get(executable.0))
     }
 
     /// Brings what is new in a step to the device.
     fn begin(&mut self, plan: &Plan, inputs: &StepInputs) -> Result<(), DeviceError> {
+        plan.check_inputs(inputs);
         if plan.key.program == Program::Forward && !inputs.tokens_on_device {
             let slot = self.memory.token_slots[inputs.token_slot].as_ref().expect("a plan was compiled");
             slot.write(0, bytemuck::cast_slice(&inputs.tokens));
@@ -172,17 +174,11 @@ impl Backend for MetalBackend {
 
     fn allocate(&mut self, what: &'static str, bytes: usize) -> Result<BufferId, DeviceError> {
         let buffer = self.gpu.buffer(what, bytes)?;
-        let free = self.memory.buffers.iter().position(Option::is_none);
-        let index = free.unwrap_or_else(|| {
-            self.memory.buffers.push(None);
-            self.memory.buffers.len() - 1
-        });
-        self.memory.buffers[index] = Some((buffer, bytes));
-        Ok(BufferId(u32::try_from(index).expect("far fewer than 2^32 buffers")))
+        Ok(BufferId(self.memory.buffers.insert((buffer, bytes))))
     }
 
     fn free(&mut self, buffer: BufferId) {
-        self.memory.buffers[buffer.0 as usize] = None;
+        self.memory.buffers.remove(buffer.0);
     }
 
     fn bind_kv(&mut self, pool: BufferId, block_bytes: usize) {
@@ -206,6 +202,7 @@ impl Backend for MetalBackend {
     }
 
     fn compile(&mut self, plan: Arc<Plan>) -> Result<ExecutableId, DeviceError> {
+        plan.check_disjoint();
         if let Some(reason) = plan.dispatches.iter().find_map(|d| lower::unsupported(&d.op)) {
             return Err(DeviceError::Unsupported { device: "metal", reason });
         }
@@ -217,17 +214,11 @@ impl Backend for MetalBackend {
         self.grow(|memory| &mut memory.logits, plan.logits_bytes)?;
         self.grow(|memory| &mut memory.token_slots[0], rows * DType::U32.bytes())?;
         self.grow(|memory| &mut memory.token_slots[1], rows * DType::U32.bytes())?;
-        let free = self.plans.iter().position(Option::is_none);
-        let index = free.unwrap_or_else(|| {
-            self.plans.push(None);
-            self.plans.len() - 1
-        });
-        self.plans[index] = Some(plan);
-        Ok(ExecutableId(u32::try_from(index).expect("far fewer than 2^32 plans")))
+        Ok(ExecutableId(self.plans.insert(plan)))
     }
 
     fn discard(&mut self, executable: ExecutableId) {
-        self.plans[executable.0 as usize] = None;
+        self.plans.remove(executable.0);
     }
 
     fn submit(&mut self, executable: ExecutableId, inputs: &StepInputs) -> Result<Ticket, DeviceError> {

@@ -10,7 +10,8 @@ mod record;
 pub use fuse::FUSIONS;
 pub use record::{Recorder, Weight};
 
-use crate::op::{Cost, Counts, Op, Rows};
+use crate::inputs::StepInputs;
+use crate::op::{Access, Cost, Counts, Op, Rows};
 use crate::switches::Switches;
 use crate::tensor::Tensor;
 
@@ -131,6 +132,31 @@ impl Plan {
     /// Traffic and arithmetic of a step of these sizes.
     pub fn cost(&self, counts: &Counts) -> Cost {
         self.dispatches.iter().map(|d| d.op.contract().cost(counts)).fold(Cost::default(), |a, b| a + b)
+    }
+
+    /// Asserts that a step's inputs are within the plan's buckets and do not collide. Broken ones are the engine's bug:
+    /// caught here, before a kernel sees them.
+    pub(crate) fn check_inputs(&self, inputs: &StepInputs) {
+        assert!(inputs.outputs.len() <= self.key.output_bucket(), "more output rows than the plan's bucket");
+        if self.key.program == Program::Sample {
+            assert!(inputs.edits.is_sorted_by_key(|edit| edit.row), "edits are not in the order of rows");
+            return;
+        }
+        assert!(inputs.num_tokens() <= self.key.token_bucket, "more tokens than the plan's bucket");
+        assert!(inputs.sequences.len() <= self.key.sequence_bucket, "more sequences than the plan's bucket");
+        assert!(inputs.tokens_on_device || inputs.tokens.len() == inputs.num_tokens());
+        inputs.check_exclusive();
+    }
+
+    /// Asserts that no op works in place: devices rely on it.
+    pub(crate) fn check_disjoint(&self) {
+        for d in &self.dispatches {
+            let (reads, writes) = (d.op.contract().reads(), d.op.contract().writes());
+            for (i, w) in writes.iter().enumerate() {
+                let others: Vec<&Access> = reads.iter().chain(&writes[i + 1..]).collect();
+                assert!(!others.iter().any(|o| o.overlaps(w)), "{} works in place", d.op.kind().name());
+            }
+        }
     }
 
     /// Table for people: see `lily plan`.
