@@ -3,12 +3,22 @@
 #pragma once
 #define MSL_INLINE __attribute__((always_inline)) inline
 #define MSL_UNCHECKED __attribute__((no_sanitize("thread"), noinline))
+namespace metal { typedef _Float16 half; }
 #include "types.h"
+
+using metal::as_type;
+using metal::bfloat;
+using metal::half;
+#define MSL_NAMES(T) using metal::T##2; using metal::T##3; using metal::T##4;
+MSL_NAMES(char) MSL_NAMES(uchar) MSL_NAMES(short) MSL_NAMES(ushort) MSL_NAMES(int) MSL_NAMES(uint)
+MSL_NAMES(long) MSL_NAMES(ulong) MSL_NAMES(float) MSL_NAMES(half) MSL_NAMES(bfloat)
+#undef MSL_NAMES
 
 // The translation puts `msl_` before these words of the language.
 #define msl_kernel
 #define msl_device
 #define msl_constant const
+#define msl_program_constant const
 #define msl_threadgroup
 #define msl_thread
 #define msl_inline inline
@@ -189,11 +199,9 @@ template <class... P> MSL_INLINE void call(void (*f)(P...), const Parameter* tab
 struct Kernel {
     const char* name;
     void (*run)(const Place&);
-    const Parameter* parameters;
-    int count;
     Kernel* next;
     static Kernel* first;
-    Kernel(const char* n, void (*r)(const Place&), const Parameter* p, int c) : name(n), run(r), parameters(p), count(c), next(first) { first = this; }
+    Kernel(const char* n, void (*r)(const Place&)) : name(n), run(r), next(first) { first = this; }
 };
 struct Constant {
     int index;
@@ -218,4 +226,4 @@ using metal::atomic_uint;
 #define MSL_KERNEL(name, id, function, ...)                                                                          \
     static const metal::Parameter msl_parameters_##id[] = {__VA_ARGS__};                                             \
     static void msl_run_##id(const metal::Place& place) { metal::call(function, msl_parameters_##id, place); }       \
-    static metal::Kernel msl_kernel_##id(name, msl_run_##id, msl_parameters_##id, sizeof msl_parameters_##id / sizeof(metal::Parameter));
+    static metal::Kernel msl_kernel_##id(name, msl_run_##id);

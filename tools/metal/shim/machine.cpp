@@ -460,25 +460,6 @@ uint3 Place::attribute(Attribute what) const {
 
 // ---- what the host calls ----
 
-extern "C" int lily_kernel(const char* name, int* kinds, int* indices, int room) {
-    const Kernel* kernel = find(name);
-    if (!kernel) return -1;
-    int count = 0;
-    for (int i = 0; i < kernel->count; i++) {
-        if (kernel->parameters[i].kind == 'a') continue;
-        if (count < room) kinds[count] = kernel->parameters[i].kind, indices[count] = kernel->parameters[i].index;
-        count++;
-    }
-    return count;
-}
-
-extern "C" int lily_constants(int* indices, std::size_t* bytes, int room) {
-    int count = 0;
-    for (const Constant* c = Constant::first; c; c = c->next, count++)
-        if (count < room) indices[count] = c->index, bytes[count] = c->bytes;
-    return count;
-}
-
 extern "C" LilyCounts lily_launch(const LilyLaunch* launch, void* to, LilyProblem report, LilyTouched touched) {
     machine.launch = launch;
     machine.report_to = to;

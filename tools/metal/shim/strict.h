@@ -8,6 +8,7 @@
 #define msl_kernel static
 #define msl_device __global
 #define msl_constant __constant
+#define msl_program_constant __constant
 #define msl_threadgroup __local
 #define msl_thread __private
 #define msl_inline inline

@@ -1,6 +1,8 @@
 // What a Metal source may name without a device: scalars, vectors, numbers of 16 bits, mathematics.
+// Who includes this has defined MSL_INLINE and metal::half.
 // Only what is promised by the Metal specification is here; a conversion that Metal refuses is refused here too.
 #pragma once
+#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -15,8 +17,6 @@ typedef unsigned int uint;
 typedef unsigned long ulong;
 
 namespace metal {
-
-typedef _Float16 half;
 
 template <class To, class From> MSL_INLINE To as_type(From from) {
     static_assert(sizeof(To) == sizeof(From), "as_type takes types of equal size");
@@ -140,9 +140,9 @@ MSL_FUNCTION(abs, ::fabsf) MSL_FUNCTION(sin, ::sinf) MSL_FUNCTION(cos, ::cosf) M
 MSL_INLINE float rsqrt(float x) { return 1.0f / ::sqrtf(x); }
 MSL_INLINE float fma(float a, float b, float c) { return ::fmaf(a, b, c); }
 MSL_INLINE float pow(float a, float b) { return ::powf(a, b); }
-MSL_INLINE bool isnan(float x) { return __builtin_isnan(x); }
-MSL_INLINE bool isinf(float x) { return __builtin_isinf(x); }
-MSL_INLINE uint popcount(uint x) { return static_cast<uint>(__builtin_popcount(x)); }
+MSL_INLINE bool isnan(float x) { return x != x; }
+MSL_INLINE bool isinf(float x) { return ::fabsf(x) == std::numeric_limits<float>::infinity(); }
+MSL_INLINE uint popcount(uint x) { return static_cast<uint>(std::popcount(x)); }
 template <class T, int N> MSL_INLINE T dot(vec<T, N> a, vec<T, N> b) {
     T sum = a.lane[0] * b.lane[0];
     for (int i = 1; i < N; i++) sum = sum + a.lane[i] * b.lane[i];
@@ -155,11 +155,3 @@ constexpr mem_flags operator|(mem_flags a, mem_flags b) { return mem_flags(int(a
 enum memory_order { memory_order_relaxed };
 
 }  // namespace metal
-
-using metal::as_type;
-using metal::bfloat;
-using metal::half;
-#define MSL_NAMES(T) using metal::T##2; using metal::T##3; using metal::T##4;
-MSL_NAMES(char) MSL_NAMES(uchar) MSL_NAMES(short) MSL_NAMES(ushort) MSL_NAMES(int) MSL_NAMES(uint)
-MSL_NAMES(long) MSL_NAMES(ulong) MSL_NAMES(float) MSL_NAMES(half) MSL_NAMES(bfloat)
-#undef MSL_NAMES

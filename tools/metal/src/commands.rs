@@ -1,17 +1,22 @@
 //! Recorded commands: what Metal asks of them, and their run. Dispatches between two barriers of a concurrent pass may
 //! overlap, so none may use what another one writes; that is checked by the bytes that they touched.
 
+use std::alloc::Layout;
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use crate::library::{Binding, Launch, Library, Parameters, Report};
+use crate::library::{Binding, Launch, Library, Problem, Report};
 use crate::mode::{Mode, left_out, mode};
+use crate::nvidia;
+use crate::translate::Parameters;
 
 /// Bytes that host and kernels share, aligned as a page is.
 pub struct Memory {
     start: NonNull<u8>,
-    layout: std::alloc::Layout,
+    layout: Layout,
+    /// A card sees it too.
+    pinned: bool,
 }
 
 // SAFETY: the bytes are reached through raw pointers only; who may use them when is the host's business, as with Metal.
@@ -22,13 +27,17 @@ unsafe impl Sync for Memory {}
 impl Memory {
     const PAGE: usize = 16 << 10;
 
-    /// Zeroes.
-    pub fn new(length: usize) -> Self {
-        let layout = std::alloc::Layout::from_size_align(length.max(1), Self::PAGE);
-        let layout = layout.unwrap_or_else(|_| panic!("a buffer of {length} bytes"));
-        // SAFETY: the size is not 0.
-        let start = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) });
-        Self { start: start.unwrap_or_else(|| std::alloc::handle_alloc_error(layout)), layout }
+    /// Zeroes, where the kernels of the mode can use them; none if memory ran out.
+    pub fn new(length: usize) -> Option<Self> {
+        let layout = Layout::from_size_align(length.max(1), Self::PAGE).ok()?;
+        let pinned = mode() == Mode::Nvidia;
+        let start = if pinned {
+            nvidia::allocate(layout.size()).ok()?
+        } else {
+            // SAFETY: the size is not 0.
+            NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) })?
+        };
+        Some(Self { start, layout, pinned })
     }
 
     /// The first byte.
@@ -44,8 +53,14 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: allocated with this layout, and nobody has the value any more.
-        unsafe { std::alloc::dealloc(self.start.as_ptr(), self.layout) };
+        // SAFETY: allocated so, with this layout, and nobody has the value any more.
+        unsafe {
+            if self.pinned {
+                nvidia::free(self.start);
+            } else {
+                std::alloc::dealloc(self.start.as_ptr(), self.layout);
+            }
+        }
     }
 }
 
@@ -66,7 +81,7 @@ impl Pipeline {
     /// A function constant of the library without a value.
     pub fn missing_constant(&self) -> Option<usize> {
         let set = |index: usize| self.constants.iter().any(|(i, _)| *i == index);
-        self.library.constants().into_iter().map(|(index, _)| index).find(|index| !set(*index))
+        self.library.constants().iter().copied().find(|index| !set(*index))
     }
 }
 
@@ -287,7 +302,7 @@ type Used = BTreeMap<(usize, usize), (u8, usize)>;
 
 fn run(list: &[Command]) -> Result<(), String> {
     let seed = match mode() {
-        Mode::Fast => 0,
+        Mode::Fast | Mode::Nvidia => 0,
         Mode::Checked { seed } => u64::from(seed),
     };
     let mut used = Used::new();
@@ -298,7 +313,9 @@ fn run(list: &[Command]) -> Result<(), String> {
         };
         let report = dispatch.run(if seed == 0 { 0 } else { seed + number as u64 });
         if let Some(p) = report.problems.first() {
-            return Err(format!("{}: {} at line {}: {}", dispatch.pipeline.kernel, p.kind, p.line, p.text));
+            let Problem { kind, line, text, .. } = p;
+            let at = if *line > 0 { format!(" at line {line}") } else { String::new() };
+            return Err(format!("{}: {kind}{at}: {text}", dispatch.pipeline.kernel));
         }
         for touched in &report.touched {
             let Some((buffer, offset)) = dispatch.place(touched.index) else { continue };

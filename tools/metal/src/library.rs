@@ -1,49 +1,13 @@
-//! Compiles translated kernels to a shared library that carries its own machine, and runs them on it.
+//! A library of kernels: a source, translated and built for the mode's machine, and run on it.
 
-use std::collections::hash_map::DefaultHasher;
-use std::ffi::{CStr, CString, c_char, c_int, c_void};
-use std::fs;
-use std::hash::{Hash, Hasher};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, PoisonError};
 
-use crate::translate::{Refused, translate};
-
-/// The shim, as it stands beside this crate's sources.
-const SHIM: &[(&str, &str)] = &[
-    ("types.h", include_str!("../shim/types.h")),
-    ("kernel.h", include_str!("../shim/kernel.h")),
-    ("machine.h", include_str!("../shim/machine.h")),
-    ("machine.cpp", include_str!("../shim/machine.cpp")),
-    ("strict.h", include_str!("../shim/strict.h")),
-    ("include/metal_stdlib", include_str!("../shim/include/metal_stdlib")),
-    ("include/metal_simdgroup", include_str!("../shim/include/metal_simdgroup")),
-    ("include/metal_simdgroup_matrix", include_str!("../shim/include/metal_simdgroup_matrix")),
-    ("include/metal_atomic", include_str!("../shim/include/metal_atomic")),
-    ("include/metal_math", include_str!("../shim/include/metal_math")),
-    ("strict/metal_stdlib", include_str!("../shim/strict/metal_stdlib")),
-    ("strict/metal_simdgroup", include_str!("../shim/strict/metal_simdgroup")),
-    ("strict/metal_simdgroup_matrix", include_str!("../shim/strict/metal_simdgroup_matrix")),
-    ("strict/metal_atomic", include_str!("../shim/strict/metal_atomic")),
-    ("strict/metal_math", include_str!("../shim/strict/metal_math")),
-];
-
-/// Compilers that instrument with `-fsanitize=thread`, the preferred one first.
-const COMPILERS: &[&str] = &["clang++-19", "clang++", "g++"];
-
-const FLAGS: &[&str] = &[
-    "-std=c++20",
-    "-O2",
-    "-fPIC",
-    "-ffp-contract=off",
-    "-fno-strict-aliasing",
-    "-Wno-unknown-attributes",
-    "-Wno-attributes",
-    "-Wno-unused-function",
-];
+use crate::mode::Mode;
+use crate::nvidia;
+use crate::software::{self, COMPILERS};
+use crate::translate::{Parameters, Refused, translate};
 
 /// Why there is no library.
 #[derive(Debug, thiserror::Error)]
@@ -52,8 +16,8 @@ pub enum BuildError {
     #[error(transparent)]
     Refused(#[from] Refused),
     /// None of the compilers is there.
-    #[error("a Metal device in software needs a C++ compiler: one of {}", COMPILERS.join(", "))]
-    NoCompiler,
+    #[error("kernels are built by one of these, and none is here: {}", .0.join(", "))]
+    NoCompiler(&'static [&'static str]),
     /// The source is wrong.
     #[error("{compiler} does not take the source: {text}")]
     Compiler {
@@ -73,6 +37,9 @@ pub enum BuildError {
     /// What was built cannot be loaded.
     #[error("cannot load kernels: {0}")]
     Load(#[from] libloading::Error),
+    /// The NVIDIA driver is not there, or does not take what was built.
+    #[error("no kernels on an NVIDIA card: {0}")]
+    Driver(String),
 }
 
 impl BuildError {
@@ -85,15 +52,6 @@ impl BuildError {
             _ => text.lines().next().unwrap_or_default().to_owned(),
         }
     }
-}
-
-/// What a kernel must be given.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Parameters {
-    /// Indices of buffers.
-    pub buffers: Vec<usize>,
-    /// Indices of threadgroup memory.
-    pub memories: Vec<usize>,
 }
 
 /// A buffer of a launch.
@@ -135,7 +93,7 @@ pub struct Launch<'a> {
 pub struct Problem {
     /// Which kind, e.g. `race`.
     pub kind: String,
-    /// Line of the source, or 0.
+    /// Line of the source; 0 if no line is to blame.
     pub line: u32,
     /// Where.
     pub text: String,
@@ -165,123 +123,51 @@ pub struct Report {
     pub accesses: u64,
 }
 
-#[repr(C)]
-struct RawBinding {
-    index: c_int,
-    writable: c_int,
-    at: *mut c_void,
-    bytes: usize,
-}
-
-#[repr(C)]
-struct RawBytes {
-    index: c_int,
-    at: *const c_void,
-    bytes: usize,
-}
-
-#[repr(C)]
-struct RawLaunch {
-    kernel: *const c_char,
-    groups: [u32; 3],
-    threads: [u32; 3],
-    bindings: *const RawBinding,
-    binding_count: usize,
-    constants: *const RawBytes,
-    constant_count: usize,
-    memories: *const RawBytes,
-    memory_count: usize,
-    seed: u64,
-    check: c_int,
-    without_barrier: c_int,
-}
-
-#[repr(C)]
-struct RawCounts {
-    accesses: u64,
-    switches: u64,
-    problems: u64,
-}
-
-type ProblemCall = unsafe extern "C" fn(*mut c_void, *const c_char, i32, *const c_char);
-type TouchedCall = unsafe extern "C" fn(*mut c_void, i32, usize, *const u8, usize);
-type LaunchCall = unsafe extern "C" fn(*const RawLaunch, *mut c_void, ProblemCall, TouchedCall) -> RawCounts;
-type KernelCall = unsafe extern "C" fn(*const c_char, *mut c_int, *mut c_int, c_int) -> c_int;
-type ConstantsCall = unsafe extern "C" fn(*mut c_int, *mut usize, c_int) -> c_int;
-
 /// Kernels, ready to run.
 pub struct Library {
-    library: libloading::Library,
-    checked: bool,
+    kernels: Vec<(String, Parameters)>,
+    constants: Vec<usize>,
+    machine: Machine,
 }
 
-/// A machine runs one launch at a time, and whoever loads the same file shares its machine.
-static MACHINE: Mutex<()> = Mutex::new(());
+enum Machine {
+    Software(software::Kernels),
+    Nvidia(nvidia::Kernels),
+}
 
 impl Library {
-    /// Builds a source, or loads what an earlier process built of the same. `checked` kernels report what they touch, and
+    /// Builds a source, or loads what an earlier process built of the same. Checked kernels report what they touch, and
     /// are slower. Builds are kept in a folder beside the running program.
     ///
     /// # Errors
-    /// The source is wrong, or there is no compiler.
-    pub fn build(name: &str, source: &str, checked: bool) -> Result<Self, BuildError> {
-        let text = translate(name, source)?;
-        let folder = folder()?;
-        let failed = |reason| BuildError::File { path: folder.clone(), reason };
-        let mut hasher = DefaultHasher::new();
-        (&text, checked, SHIM, FLAGS).hash(&mut hasher);
-        let id = format!("{:016x}", hasher.finish());
-        let built = folder.join(format!("{id}.so"));
-        if !built.exists() {
-            compile(&folder, &id, &text, checked)?;
-        }
-        let library = match load(&built) {
-            Ok(library) => library,
-            Err(_) => {
-                // What an earlier process left is no library: built anew, once.
-                fs::remove_file(&built).map_err(failed)?;
-                compile(&folder, &id, &text, checked)?;
-                load(&built)?
+    /// The source is wrong, or there is no compiler, or no card.
+    pub fn build(name: &str, source: &str, mode: Mode) -> Result<Self, BuildError> {
+        let translation = translate(name, source)?;
+        let constants = translation.constants.iter().map(|(index, _)| *index).collect();
+        let machine = match mode {
+            Mode::Fast | Mode::Checked { .. } => {
+                Machine::Software(software::Kernels::build(&translation.text, mode.is_checked())?)
             }
+            Mode::Nvidia => Machine::Nvidia(nvidia::Kernels::build(&translation)?),
         };
-        Ok(Self { library, checked })
+        Ok(Self { kernels: translation.kernels, constants, machine })
     }
 
     /// What a kernel takes; `None` if there is none of this name.
-    pub fn parameters(&self, kernel: &str) -> Option<Parameters> {
-        let name = CString::new(kernel).ok()?;
-        let (mut kinds, mut indices) = ([0; 64], [0; 64]);
-        // SAFETY: the shim declares this function so; it writes at most the 64 numbers that are there.
-        let count = unsafe {
-            let call = self.library.get::<KernelCall>(b"lily_kernel").ok()?;
-            call(name.as_ptr(), kinds.as_mut_ptr(), indices.as_mut_ptr(), 64)
-        };
-        let count = usize::try_from(count).ok()?;
-        let of = |kind: u8| {
-            let pairs = kinds[..count].iter().zip(&indices);
-            pairs.filter(|(k, _)| **k == c_int::from(kind)).map(|(_, index)| *index as usize).collect()
-        };
-        Some(Parameters { buffers: of(b'b'), memories: of(b't') })
+    pub fn parameters(&self, kernel: &str) -> Option<&Parameters> {
+        self.kernels.iter().find(|(name, _)| name == kernel).map(|(_, parameters)| parameters)
     }
 
-    /// Function constants of the library: index and bytes.
-    pub fn constants(&self) -> Vec<(usize, usize)> {
-        let (mut indices, mut bytes) = ([0; 64], [0; 64]);
-        // SAFETY: as in `parameters`.
-        let count = unsafe {
-            match self.library.get::<ConstantsCall>(b"lily_constants") {
-                Ok(call) => call(indices.as_mut_ptr(), bytes.as_mut_ptr(), 64),
-                Err(_) => 0,
-            }
-        };
-        indices.iter().zip(bytes).take(count.max(0) as usize).map(|(i, b)| (*i as usize, b)).collect()
+    /// Indices of the library's function constants.
+    pub fn constants(&self) -> &[usize] {
+        &self.constants
     }
 
-    /// Runs one dispatch.
+    /// Runs one dispatch. What fails on a card is a problem of the report.
     ///
     /// # Safety
-    /// Every binding's bytes can be read, and written where it says so, and nothing else uses them meanwhile. Without
-    /// check a wrong kernel may touch any memory.
+    /// Every binding's bytes can be read, and written where it says so, and nothing else uses them meanwhile. On a card
+    /// those that may be written are from `commands::Memory`. Without check a wrong kernel may touch any memory.
     ///
     /// # Panics
     /// There is no such kernel, or a binding's index is none.
@@ -290,173 +176,29 @@ impl Library {
         assert!(launch.bindings.iter().all(|b| b.index < 31), "buffers have indices below 31");
         let threads: u32 = launch.threads.iter().product();
         assert!((1..=1024).contains(&threads), "a threadgroup has 1 to 1,024 threads");
-        let name = CString::new(launch.kernel).unwrap_or_default();
-        let raw_bytes = |index: usize, at: *const c_void, bytes| RawBytes { index: index as c_int, at, bytes };
-        let bindings: Vec<RawBinding> = launch
-            .bindings
-            .iter()
-            .map(|b| RawBinding {
-                index: b.index as c_int,
-                writable: b.writable.into(),
-                at: b.at.cast(),
-                bytes: b.bytes,
-            })
-            .collect();
-        let constants: Vec<_> =
-            launch.constants.iter().map(|(i, v)| raw_bytes(*i, v.as_ptr().cast(), v.len())).collect();
-        let memories: Vec<_> = launch.memories.iter().map(|(i, n)| raw_bytes(*i, std::ptr::null(), *n)).collect();
-        let raw = RawLaunch {
-            kernel: name.as_ptr(),
-            groups: launch.groups,
-            threads: launch.threads,
-            bindings: bindings.as_ptr(),
-            binding_count: bindings.len(),
-            constants: constants.as_ptr(),
-            constant_count: constants.len(),
-            memories: memories.as_ptr(),
-            memory_count: memories.len(),
-            seed: launch.seed,
-            check: self.checked.into(),
-            without_barrier: launch.without_barrier.unwrap_or(0) as c_int,
-        };
-        let mut report = Report::default();
-        let one = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: the shim declares this function so; what `raw` points to lives until it returns, and so does `report`,
-        // which only the two calls below write. The bindings are the caller's promise.
-        let counts = unsafe {
-            match self.library.get::<LaunchCall>(b"lily_launch") {
-                Ok(call) => call(&raw const raw, (&raw mut report).cast(), on_problem, on_touched),
-                Err(e) => panic!("the shim has no lily_launch: {e}"),
-            }
-        };
-        drop(one);
-        report.accesses = counts.accesses;
-        report
+        match &self.machine {
+            // SAFETY: the caller's.
+            Machine::Software(kernels) => unsafe { kernels.launch(launch) },
+            // SAFETY: the caller's.
+            Machine::Nvidia(kernels) => match unsafe { kernels.launch(launch) } {
+                Ok(()) => Report::default(),
+                Err(text) => {
+                    let problem = Problem { kind: "the card failed".into(), line: 0, text, times: 1 };
+                    Report { problems: vec![problem], ..Report::default() }
+                }
+            },
+        }
     }
-}
-
-/// # Safety
-/// Called by `lily_launch` with the report and two strings that end.
-unsafe extern "C" fn on_problem(to: *mut c_void, kind: *const c_char, line: i32, text: *const c_char) {
-    // SAFETY: the caller's.
-    let (report, kind, text) = unsafe { (&mut *to.cast::<Report>(), CStr::from_ptr(kind), CStr::from_ptr(text)) };
-    let (kind, text) = (kind.to_string_lossy(), text.to_string_lossy());
-    match report.problems.iter_mut().find(|p| p.kind == kind && p.text == text) {
-        Some(known) => known.times += 1,
-        None => report.problems.push(Problem {
-            kind: kind.into_owned(),
-            line: line.max(0) as u32,
-            text: text.into_owned(),
-            times: 1,
-        }),
-    }
-}
-
-/// # Safety
-/// Called by `lily_launch` with the report and `count` bytes.
-unsafe extern "C" fn on_touched(to: *mut c_void, index: i32, first: usize, bits: *const u8, count: usize) {
-    // SAFETY: the caller's.
-    let (report, bits) = unsafe { (&mut *to.cast::<Report>(), std::slice::from_raw_parts(bits, count)) };
-    report.touched.push(Touched { index: index as usize, first, bits: bits.to_vec() });
-}
-
-/// Where builds are kept.
-pub(crate) fn folder() -> Result<PathBuf, BuildError> {
-    let program = std::env::current_exe().unwrap_or_default();
-    let folder = program.parent().unwrap_or_else(|| Path::new(".")).join("software-metal");
-    let made = fs::create_dir_all(&folder);
-    made.map(|()| folder.clone()).map_err(|reason| BuildError::File { path: folder, reason })
-}
-
-fn load(built: &Path) -> Result<libloading::Library, libloading::Error> {
-    // SAFETY: the library was built from this crate's shim; loading it registers its kernels and does nothing else.
-    unsafe { libloading::Library::new(built) }
 }
 
 /// Whether kernels can be built here.
 ///
 /// # Errors
-/// There is no compiler.
-pub fn ready() -> Result<(), BuildError> {
+/// There is no compiler, or no card.
+pub fn ready(mode: Mode) -> Result<(), BuildError> {
+    if mode == Mode::Nvidia {
+        return nvidia::ready();
+    }
     let there = |compiler: &&str| Command::new(compiler).arg("--version").output().is_ok();
-    if COMPILERS.iter().any(there) { Ok(()) } else { Err(BuildError::NoCompiler) }
-}
-
-/// Builds `<id>.so`. Everything is written under names of its own and renamed, so that processes do not meet.
-fn compile(folder: &Path, id: &str, text: &str, checked: bool) -> Result<(), BuildError> {
-    let work = Work::new(folder, id)?;
-    fs::write(work.0.join("kernels.cpp"), text).map_err(|reason| work.failed(reason))?;
-    let instrument: &[&str] = if checked { &["-fsanitize=thread", "-g1"] } else { &[] };
-    let machine = machine(folder)?;
-    let kernels = [instrument, &["-Ishim/include", "-c", "kernels.cpp", "-o", "kernels.o"]].concat();
-    run(&work.0, &kernels)?;
-    run(&work.0, &["-shared", "kernels.o", &machine.to_string_lossy(), "-o", "kernels.so"])?;
-    work.finish("kernels.so", &folder.join(format!("{id}.so")))
-}
-
-/// The machine, which is the same for all libraries.
-fn machine(folder: &Path) -> Result<PathBuf, BuildError> {
-    let mut hasher = DefaultHasher::new();
-    (SHIM, FLAGS).hash(&mut hasher);
-    let id = format!("machine-{:016x}", hasher.finish());
-    let built = folder.join(format!("{id}.o"));
-    if !built.exists() {
-        let work = Work::new(folder, &id)?;
-        run(&work.0, &["-Ishim", "-c", "shim/machine.cpp", "-o", "machine.o"])?;
-        work.finish("machine.o", &built)?;
-    }
-    Ok(built)
-}
-
-/// A folder with the shim, to build in.
-pub(crate) struct Work(pub PathBuf);
-
-impl Work {
-    pub fn new(folder: &Path, id: &str) -> Result<Self, BuildError> {
-        static BUILDS: AtomicU32 = AtomicU32::new(0);
-        let number = BUILDS.fetch_add(1, Ordering::Relaxed);
-        let work = Self(folder.join(format!("{id}-{}-{number}", std::process::id())));
-        ["shim/include", "shim/strict"]
-            .iter()
-            .try_for_each(|part| fs::create_dir_all(work.0.join(part)))
-            .map_err(|reason| work.failed(reason))?;
-        for (name, text) in SHIM {
-            fs::write(work.0.join("shim").join(name), text).map_err(|reason| work.failed(reason))?;
-        }
-        Ok(work)
-    }
-
-    pub fn failed(&self, reason: io::Error) -> BuildError {
-        BuildError::File { path: self.0.clone(), reason }
-    }
-
-    /// Moves the result to its place, once all of it is on the disk.
-    fn finish(&self, result: &str, to: &Path) -> Result<(), BuildError> {
-        let result = self.0.join(result);
-        let synced = fs::File::open(&result).and_then(|file| file.sync_all());
-        synced.and_then(|()| fs::rename(&result, to)).map_err(|reason| self.failed(reason))
-    }
-}
-
-impl Drop for Work {
-    fn drop(&mut self) {
-        // What cannot be removed does no harm.
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
-/// Runs the first compiler that is there.
-fn run(folder: &Path, arguments: &[&str]) -> Result<(), BuildError> {
-    for compiler in COMPILERS {
-        let output = match Command::new(compiler).current_dir(folder).args(FLAGS).args(arguments).output() {
-            Ok(output) => output,
-            Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
-            Err(reason) => return Err(BuildError::File { path: folder.to_owned(), reason }),
-        };
-        return match output.status.success() {
-            true => Ok(()),
-            false => Err(BuildError::Compiler { compiler, text: String::from_utf8_lossy(&output.stderr).into_owned() }),
-        };
-    }
-    Err(BuildError::NoCompiler)
+    if COMPILERS.iter().any(there) { Ok(()) } else { Err(BuildError::NoCompiler(COMPILERS)) }
 }

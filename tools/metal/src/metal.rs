@@ -13,6 +13,9 @@ use crate::commands::{Bound, Command, Commands, Memory, Pipeline};
 use crate::library::Library;
 use crate::mode::mode;
 
+/// What a source is called here: Metal's have no names.
+pub const SOURCE: &str = "source";
+
 /// A counted reference.
 pub struct Retained<T>(Arc<T>);
 
@@ -194,7 +197,7 @@ pub trait MTLDevice {
 }
 impl MTLDevice for ProtocolObject<dyn MTLDevice> {
     fn name(&self) -> Retained<NSString> {
-        NSString::from_str("software")
+        NSString::from_str(&crate::nvidia::card().unwrap_or_else(|| "software".to_owned()))
     }
     fn recommendedMaxWorkingSetSize(&self) -> u64 {
         u64::MAX
@@ -203,14 +206,15 @@ impl MTLDevice for ProtocolObject<dyn MTLDevice> {
         Some(object(Object::Queue))
     }
     fn newBufferWithLength_options(&self, length: usize, _: MTLResourceOptions) -> Option<Object1<dyn MTLBuffer>> {
-        (length > 0).then(|| object(Object::Buffer(Arc::new(Memory::new(length)))))
+        let memory = if length > 0 { Memory::new(length) } else { None };
+        memory.map(|memory| object(Object::Buffer(Arc::new(memory))))
     }
     fn newLibraryWithSource_options_error(
         &self,
         source: &NSString,
         _: Option<&MTLCompileOptions>,
     ) -> Result<Object1<dyn MTLLibrary>, Retained<NSError>> {
-        match Library::build("source", &source.0, mode().is_checked()) {
+        match Library::build(SOURCE, &source.0, mode()) {
             Ok(library) => Ok(object(Object::Library(Arc::new(library)))),
             Err(e) => Err(Retained::new(NSError(e.sentence()))),
         }
@@ -246,7 +250,7 @@ impl MTLLibrary for ProtocolObject<dyn MTLLibrary> {
         values: &MTLFunctionConstantValues,
     ) -> Result<Object1<dyn MTLFunction>, Retained<NSError>> {
         let Object::Library(library) = &self.0 else { other_protocol() };
-        let Some(parameters) = library.parameters(&name.0) else {
+        let Some(parameters) = library.parameters(&name.0).cloned() else {
             return Err(Retained::new(NSError(format!("the library has no kernel {name}"))));
         };
         let constants = values.0.lock().unwrap_or_else(PoisonError::into_inner).clone();

@@ -1,4 +1,4 @@
-//! How kernels run in this process: fast, or checked. Apple's API has no place for it, so it is set from outside.
+//! How kernels run in this process: fast, checked, or on an NVIDIA card. Apple's API has no place for it, so it is set from outside.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -12,6 +12,8 @@ pub enum Mode {
         /// 0: their own order.
         seed: u32,
     },
+    /// On the first NVIDIA card of the machine, unchecked.
+    Nvidia,
 }
 
 impl Mode {
@@ -21,13 +23,17 @@ impl Mode {
     }
 }
 
-/// `u64::MAX` is fast, everything else a seed.
-static MODE: AtomicU64 = AtomicU64::new(u64::MAX);
+/// Numbers of the modes that have no seed; every other one is a seed.
+const FAST: u64 = u64::MAX;
+const NVIDIA: u64 = u64::MAX - 1;
+
+static MODE: AtomicU64 = AtomicU64::new(FAST);
 
 /// Sets the mode of libraries built and dispatches run from now on.
 pub fn set_mode(mode: Mode) {
     let number = match mode {
-        Mode::Fast => u64::MAX,
+        Mode::Fast => FAST,
+        Mode::Nvidia => NVIDIA,
         Mode::Checked { seed } => u64::from(seed),
     };
     MODE.store(number, Ordering::SeqCst);
@@ -35,7 +41,10 @@ pub fn set_mode(mode: Mode) {
 
 /// The mode.
 pub fn mode() -> Mode {
-    u32::try_from(MODE.load(Ordering::SeqCst)).map_or(Mode::Fast, |seed| Mode::Checked { seed })
+    match MODE.load(Ordering::SeqCst) {
+        NVIDIA => Mode::Nvidia,
+        number => u32::try_from(number).map_or(Mode::Fast, |seed| Mode::Checked { seed }),
+    }
 }
 
 /// 0 is none.

@@ -4,8 +4,9 @@
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 
-use crate::library::{BuildError, Work};
+use crate::library::BuildError;
 use crate::translate::translate;
+use crate::work::{self, Work};
 
 /// Compilers with C++ for OpenCL, the preferred one first.
 const COMPILERS: &[&str] = &["clang-19", "clang"];
@@ -47,8 +48,8 @@ pub fn is_possible() -> bool {
 /// # Errors
 /// The source breaks a rule, or there is no such compiler.
 pub fn check(name: &str, source: &str) -> Result<(), BuildError> {
-    let text = translate(name, source)?;
-    let folder = crate::library::folder()?;
+    let text = translate(name, source)?.text;
+    let folder = work::folder()?;
     let work = Work::new(&folder, "strict")?;
     run(&work, &text)
 }
@@ -65,5 +66,5 @@ fn run(work: &Work, text: &str) -> Result<(), BuildError> {
             _ => Err(BuildError::Compiler { compiler, text: String::from_utf8_lossy(&output.stderr).into_owned() }),
         };
     }
-    Err(BuildError::NoCompiler)
+    Err(BuildError::NoCompiler(COMPILERS))
 }

@@ -3,7 +3,7 @@
 //! instantiations become rows, and the address spaces get names that C++ does not know.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 
 /// Why a file is not ours to translate.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -51,8 +51,47 @@ impl Token<'_> {
 /// A kernel's definition.
 struct Kernel {
     is_template: bool,
-    /// C++ of its rows in the table.
-    parameters: Vec<String>,
+    parameters: Vec<Parameter>,
+}
+
+/// What a kernel takes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Parameter {
+    Buffer(usize),
+    Memory(usize),
+    /// The shim's name of it.
+    Attribute(&'static str),
+}
+
+impl fmt::Display for Parameter {
+    /// Its row in the shim's table.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Buffer(index) => write!(f, "{{'b', {index}}}"),
+            Self::Memory(index) => write!(f, "{{'t', {index}}}"),
+            Self::Attribute(name) => write!(f, "{{'a', int(metal::Attribute::{name})}}"),
+        }
+    }
+}
+
+/// What a kernel must be given.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Parameters {
+    /// Indices of buffers.
+    pub buffers: Vec<usize>,
+    /// Indices of threadgroup memory.
+    pub memories: Vec<usize>,
+}
+
+/// A source as C++, and what it declares.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Translation {
+    /// The C++.
+    pub text: String,
+    /// Kernels by their names for the host, in the shim's order.
+    pub kernels: Vec<(String, Parameters)>,
+    /// Function constants: index and name.
+    pub constants: Vec<(usize, String)>,
 }
 
 struct Translator<'a> {
@@ -64,6 +103,7 @@ struct Translator<'a> {
     kernels: BTreeMap<&'a str, Kernel>,
     /// Name for the host, and the function.
     entries: Vec<(String, String)>,
+    constants: Vec<(usize, String)>,
     slots: usize,
 }
 
@@ -71,7 +111,7 @@ struct Translator<'a> {
 ///
 /// # Errors
 /// The file breaks a rule of this project's Metal sources, in the sentence.
-pub fn translate(path: &str, source: &str) -> Result<String, Refused> {
+pub fn translate(path: &str, source: &str) -> Result<Translation, Refused> {
     let blank = without_comments(source);
     let mut t = Translator {
         path,
@@ -80,6 +120,7 @@ pub fn translate(path: &str, source: &str) -> Result<String, Refused> {
         edits: Vec::new(),
         kernels: BTreeMap::new(),
         entries: Vec::new(),
+        constants: Vec::new(),
         slots: 0,
     };
     let mut bodies = Vec::new();
@@ -194,7 +235,8 @@ impl<'a> Translator<'a> {
             }
         }
         for (n, parameter) in parameters.iter().enumerate() {
-            if !parameter.contains("'a'") && parameters[..n].contains(parameter) {
+            let bound = !matches!(parameter, Parameter::Attribute(_));
+            if bound && parameters[..n].contains(parameter) {
                 return self.refuse(i, format!("kernel {name} binds {parameter} twice"));
             }
         }
@@ -207,20 +249,28 @@ impl<'a> Translator<'a> {
     }
 
     /// The table row of a parameter, tokens `first..end`; its attribute goes.
-    fn parameter(&mut self, kernel: &str, first: usize, end: usize) -> Result<String, Refused> {
+    fn parameter(&mut self, kernel: &str, first: usize, end: usize) -> Result<Parameter, Refused> {
         let Some(open) = (first..end).find(|&i| self.text(i) == "[" && self.text(i + 1) == "[") else {
             return self.refuse(first, format!("a parameter of kernel {kernel} has no attribute"));
         };
         let close = self.close(open)?;
         self.edits.push((self.tokens[open].at, self.tokens[close].end(), String::new()));
-        let (name, index) = (self.text(open + 2), self.text(open + 4));
+        let name = self.text(open + 2);
         match name {
-            "buffer" => Ok(format!("{{'b', {index}}}")),
-            "threadgroup" => Ok(format!("{{'t', {index}}}")),
+            "buffer" => Ok(Parameter::Buffer(self.index(open + 4)?)),
+            "threadgroup" => Ok(Parameter::Memory(self.index(open + 4)?)),
             _ => match ATTRIBUTES.iter().find(|(known, _)| *known == name) {
-                Some((_, shim)) => Ok(format!("{{'a', int(metal::Attribute::{shim})}}")),
+                Some((_, shim)) => Ok(Parameter::Attribute(shim)),
                 None => self.refuse(open, format!("kernel {kernel}: unknown attribute [[{name}]]")),
             },
+        }
+    }
+
+    /// The index that token `i` is.
+    fn index(&self, i: usize) -> Result<usize, Refused> {
+        match self.text(i).parse() {
+            Ok(index) if index < 31 => Ok(index),
+            _ => self.refuse(i, format!("an index is a number below 31, not {}", self.text(i))),
         }
     }
 
@@ -248,7 +298,9 @@ impl<'a> Translator<'a> {
     /// `constant T NAME [[function_constant(n)]];` at token `i`; returns its last token.
     fn function_constant(&mut self, i: usize) -> Result<usize, Refused> {
         let end = self.close(i + 3)? + 1;
-        let text = format!("MSL_FUNCTION_CONSTANT({}, {}, {})", self.text(i + 1), self.text(i + 2), self.text(i + 7));
+        let (name, index) = (self.text(i + 2), self.index(i + 7)?);
+        let text = format!("MSL_FUNCTION_CONSTANT({}, {name}, {index})", self.text(i + 1));
+        self.constants.push((index, name.to_owned()));
         self.replace(i, end, &text);
         Ok(end)
     }
@@ -288,12 +340,20 @@ impl<'a> Translator<'a> {
         Ok(())
     }
 
-    /// Renames the words of the language.
+    /// Renames the words of the language. A constant of the whole program is no parameter's address space.
     fn spaces(&mut self) {
-        for token in &self.tokens {
+        let mut depth = 0usize;
+        for (i, token) in self.tokens.iter().enumerate() {
+            match token.text {
+                "{" | "(" | "[" => depth += 1,
+                "}" | ")" | "]" => depth = depth.saturating_sub(1),
+                _ => (),
+            }
             let edited = self.edits.iter().any(|(start, end, _)| (*start..*end).contains(&token.at));
             if SPACES.contains(&token.text) && !edited {
-                self.edits.push((token.at, token.end(), format!("msl_{}", token.text)));
+                let begins = i == 0 || [";", "}", ">"].contains(&self.text(i - 1));
+                let of_program = if token.text == "constant" && depth == 0 && begins { "program_" } else { "" };
+                self.edits.push((token.at, token.end(), format!("msl_{of_program}{}", token.text)));
             }
         }
     }
@@ -303,7 +363,7 @@ impl<'a> Translator<'a> {
         self.edits.push((self.tokens[first].at, self.tokens[last].end(), text.to_owned()));
     }
 
-    fn finish(mut self) -> Result<String, Refused> {
+    fn finish(mut self) -> Result<Translation, Refused> {
         const USING: &str = "using namespace metal;";
         let (Some(at), 1) = (self.source.find(USING), self.source.matches(USING).count()) else {
             return self.refuse(0, format!("a file says `{USING}` once"));
@@ -323,6 +383,7 @@ impl<'a> Translator<'a> {
             done = *end;
         }
         text.push_str(&self.source[done..]);
+        let mut kernels = Vec::new();
         for (id, (host, function)) in self.entries.iter().enumerate() {
             let name = function.split([' ', '<']).next().unwrap_or_default();
             let Some(kernel) = self.kernels.get(name) else {
@@ -331,11 +392,20 @@ impl<'a> Translator<'a> {
             if kernel.is_template != function.contains('<') {
                 return self.refuse(0, format!("{host}: {function} and the template {name} do not fit"));
             }
-            let rows = kernel.parameters.join(", ");
+            let rows = kernel.parameters.iter().map(Parameter::to_string).collect::<Vec<_>>().join(", ");
             // Writing to a string cannot fail.
             let _ = write!(text, "\nMSL_KERNEL(\"{host}\", {id}, ({function}), {rows})");
+            let mut parameters = Parameters::default();
+            for parameter in &kernel.parameters {
+                match parameter {
+                    Parameter::Buffer(index) => parameters.buffers.push(*index),
+                    Parameter::Memory(index) => parameters.memories.push(*index),
+                    Parameter::Attribute(_) => (),
+                }
+            }
+            kernels.push((host.clone(), parameters));
         }
         text.push_str("\n}  // namespace metal\n");
-        Ok(text)
+        Ok(Translation { text, kernels, constants: self.constants })
     }
 }

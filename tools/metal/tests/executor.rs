@@ -1,6 +1,7 @@
 //! The executor runs kernels as Metal would, and reports each kind of fault.
 #![allow(clippy::unwrap_used, reason = "all of this is test code")]
 
+use software_metal::Mode;
 use software_metal::library::{Binding, Launch, Library, Report};
 use software_metal::translate::translate;
 
@@ -26,7 +27,7 @@ fn kinds(report: &Report) -> Vec<&str> {
 
 #[test]
 fn each_fault_is_reported_by_its_name_in_any_order_of_threads() {
-    let library = Library::build("faults.metal", FAULTS, true).unwrap();
+    let library = Library::build("faults.metal", FAULTS, Mode::Checked { seed: 0 }).unwrap();
     let faults = [
         ("race_in_threadgroup_memory", "race"),
         ("barrier_for_other_memory", "race"),
@@ -58,7 +59,7 @@ fn each_fault_is_reported_by_its_name_in_any_order_of_threads() {
 
 #[test]
 fn a_barrier_that_is_left_out_is_missed() {
-    let library = Library::build("faults.metal", FAULTS, true).unwrap();
+    let library = Library::build("faults.metal", FAULTS, Mode::Checked { seed: 0 }).unwrap();
     for (kernel, text) in [
         ("ordered_by_threadgroup_barrier", "threadgroup_barrier(mem_flags::mem_threadgroup)"),
         ("ordered_by_simdgroup_barrier", "simdgroup_barrier(mem_flags::mem_threadgroup)"),
@@ -73,7 +74,7 @@ fn a_barrier_that_is_left_out_is_missed() {
 
 #[test]
 fn what_a_launch_touched_is_told_by_the_byte() {
-    let library = Library::build("faults.metal", FAULTS, true).unwrap();
+    let library = Library::build("faults.metal", FAULTS, Mode::Checked { seed: 0 }).unwrap();
     let (report, _) = run(&library, "ordered_by_simdgroup_barrier", 1, 0, None);
     assert_eq!(report.touched.len(), 1);
     assert_eq!((report.touched[0].index, report.touched[0].first), (0, 0));

@@ -121,7 +121,7 @@ impl Gpu {
     /// There is none.
     pub fn open() -> Result<Self, DeviceError> {
         #[cfg(not(target_vendor = "apple"))]
-        software_metal::library::ready().map_err(|e| failed(e.to_string()))?;
+        software_metal::library::ready(software_metal::mode()).map_err(|e| failed(e.to_string()))?;
         let device = MTLCreateSystemDefaultDevice().ok_or_else(|| failed("this machine has no Metal device"))?;
         let queue = device.newCommandQueue().ok_or_else(|| failed("it has no command queue"))?;
         Ok(Self { device, queue, libraries: HashMap::new(), pipelines: HashMap::new() })
