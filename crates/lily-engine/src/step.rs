@@ -67,6 +67,7 @@ impl Stepper {
             sequence_bucket: phase.sequences(token_bucket),
             logits,
             precision: self.precision,
+            device: self.backend.kind(),
             switches: self.switches,
         }
     }

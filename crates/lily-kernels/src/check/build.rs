@@ -3,6 +3,7 @@
 use super::case::{Case, Image};
 use super::random::Random;
 use crate::backend::BufferId;
+use crate::devices::DeviceKind;
 use crate::inputs::{KV_BLOCK, SamplingInputs, SequenceInputs, StepInputs};
 use crate::op::Op;
 use crate::ops::group_rows::Groups;
@@ -327,6 +328,7 @@ impl CaseBuilder {
             sequence_bucket: phase.sequences(token_bucket),
             logits: if self.inputs.outputs.is_empty() { Logits::None } else { Logits::All },
             precision: Precision::Exact,
+            device: DeviceKind::Cpu,
             switches: Switches::default(),
         };
         let plan = Plan {

@@ -23,10 +23,11 @@ use self::lower::Needs;
 use self::pool::{Parts, Pool};
 use self::step::Step;
 use crate::backend::{Backend, BufferId, DeviceError, ExecutableId, Observer, Ticket};
+use crate::devices::DeviceKind;
 use crate::inputs::StepInputs;
 use crate::mapped::MappedFile;
 use crate::ops::sample::simd::Scratch as SampleScratch;
-use crate::plan::{Plan, Precision, Program};
+use crate::plan::{Plan, Program};
 use crate::slots::Slots;
 use crate::tensor::{DType, Space, Tensor};
 
@@ -153,8 +154,8 @@ impl Backend for CpuBackend {
         memory::available()
     }
 
-    fn fast(&self) -> Precision {
-        Precision::Fast
+    fn kind(&self) -> DeviceKind {
+        DeviceKind::Cpu
     }
 
     fn describe(&self) -> String {

@@ -7,29 +7,24 @@ mod matmul; // weights, dense and of experts
 mod rows; // norms, routing
 pub mod sources; // which files make a library
 
-use super::device::{Launch, Place, SIMD, Source};
+use super::device::{Launch, Place, Source};
 use super::step::Step;
 use crate::op::Op;
+use crate::policy::{self, Grid};
 use crate::tensor::DType;
-
-/// Threads of a threadgroup whose threads take an element each.
-const ELEMENT_THREADS: usize = 256;
 
 /// A launch, with what it lends to `Launch`.
 pub struct Prepared<'a> {
     source: Source,
-    kernel: &'static str,
+    grid: Grid,
     constants: Vec<u32>,
     buffers: Vec<Place<'a>>,
     arguments: Vec<Vec<u8>>,
-    groups: [usize; 2],
-    threads: usize,
 }
 
 impl<'a> Prepared<'a> {
-    fn new(source: Source, kernel: &'static str, buffers: Vec<Place<'a>>) -> Self {
-        let (constants, arguments) = (Vec::new(), Vec::new());
-        Self { source, kernel, constants, buffers, arguments, groups: [1, 1], threads: SIMD }
+    fn new(source: Source, grid: Grid, buffers: Vec<Place<'a>>) -> Self {
+        Self { source, grid, constants: Vec::new(), buffers, arguments: Vec::new() }
     }
 
     /// Values of the function constants.
@@ -44,27 +39,16 @@ impl<'a> Prepared<'a> {
         self
     }
 
-    /// Threadgroups, and the threads of each.
-    fn over(mut self, groups: [usize; 2], threads: usize) -> Self {
-        (self.groups, self.threads) = (groups, threads);
-        self
-    }
-
-    /// A thread for each element.
-    fn elements(self, cols: usize, rows: usize) -> Self {
-        self.over([cols.div_ceil(ELEMENT_THREADS), rows], ELEMENT_THREADS)
-    }
-
     /// As the device takes it.
     pub fn launch(&'a self) -> Launch<'a> {
         Launch {
             source: self.source,
-            kernel: self.kernel,
+            kernel: self.grid.kernel,
             constants: &self.constants,
             buffers: &self.buffers,
             arguments: &self.arguments,
-            groups: self.groups,
-            threads: self.threads,
+            groups: self.grid.groups,
+            threads: self.grid.threads,
         }
     }
 }
@@ -135,33 +119,36 @@ pub fn unsupported(op: &Op) -> Option<String> {
 
 /// The launches of an op, which may run in any order; none if the step has no rows for it.
 pub fn lower<'a>(step: &Step<'a>, op: &Op) -> Vec<Prepared<'a>> {
-    let launches = match op {
-        Op::Embed(o) => vec![matmul::embed(step, o)],
-        Op::Linear(o) => vec![matmul::linear(step, o)],
-        Op::ExpertLinear(o) => vec![matmul::expert_linear(step, o)],
-        Op::ExpertGateUp(o) => vec![matmul::expert_gate_up(step, o)],
-        Op::RmsNorm(o) => vec![rows::rms_norm(step, o)],
-        Op::L2Norm(o) => vec![rows::l2_norm(step, o)],
-        Op::GatedRmsNorm(o) => vec![rows::gated_rms_norm(step, o)],
-        Op::RouterTopK(o) => vec![rows::router_top_k(step, o)],
-        Op::GroupRows(o) => vec![rows::group_rows(step, o)],
-        Op::Rope(o) => vec![attention::rope(step, o)],
-        Op::KvWrite(o) => vec![attention::kv_write(step, o)],
-        Op::QkNormRopeWrite(o) => vec![attention::qk_norm_rope_write(step, o)],
-        Op::Attention(o) => vec![attention::attention(step, o)],
-        Op::Conv1dSilu(o) => delta::conv1d_silu(step, o),
-        Op::GatedDelta(o) => delta::gated_delta(step, o, None),
-        Op::GatedDeltaNorm(o) => delta::gated_delta(step, &o.delta, Some(&o.norm)),
-        Op::GdnGates(o) => vec![delta::gdn_gates(step, o)],
-        Op::SigmoidGate(o) => vec![elementwise::sigmoid_gate(step, o)],
-        Op::SplitHeads(o) => vec![elementwise::split_heads(step, o)],
-        Op::SwiGlu(o) => vec![elementwise::swiglu(step, o)],
-        Op::CombineExperts(o) => vec![elementwise::combine_experts(step, o)],
-        Op::SharedExpertAdd(o) => vec![elementwise::shared_expert_add(step, o)],
-        Op::Add(o) => vec![elementwise::add(step, o)],
-        Op::MoeOutput(o) => vec![elementwise::moe_output(step, o)],
-        Op::GatherRows(o) => vec![elementwise::gather_rows(step, o)],
+    let grid = policy::grid(op, &step.counts, step.switches);
+    if grid.groups.contains(&0) {
+        return Vec::new();
+    }
+    match op {
+        Op::Embed(o) => vec![matmul::embed(step, grid, o)],
+        Op::Linear(o) => vec![matmul::linear(step, grid, o)],
+        Op::ExpertLinear(o) => vec![matmul::expert_linear(step, grid, o)],
+        Op::ExpertGateUp(o) => vec![matmul::expert_gate_up(step, grid, o)],
+        Op::RmsNorm(o) => vec![rows::rms_norm(step, grid, o)],
+        Op::L2Norm(o) => vec![rows::l2_norm(step, grid, o)],
+        Op::GatedRmsNorm(o) => vec![rows::gated_rms_norm(step, grid, o)],
+        Op::RouterTopK(o) => vec![rows::router_top_k(step, grid, o)],
+        Op::GroupRows(o) => vec![rows::group_rows(step, grid, o)],
+        Op::Rope(o) => vec![attention::rope(step, grid, o)],
+        Op::KvWrite(o) => vec![attention::kv_write(step, grid, o)],
+        Op::QkNormRopeWrite(o) => vec![attention::qk_norm_rope_write(step, grid, o)],
+        Op::Attention(o) => vec![attention::attention(step, grid, o)],
+        Op::Conv1dSilu(o) => delta::conv1d_silu(step, grid, o),
+        Op::GatedDelta(o) => delta::gated_delta(step, grid, o, None),
+        Op::GatedDeltaNorm(o) => delta::gated_delta(step, grid, &o.delta, Some(&o.norm)),
+        Op::GdnGates(o) => vec![delta::gdn_gates(step, grid, o)],
+        Op::SigmoidGate(o) => vec![elementwise::sigmoid_gate(step, grid, o)],
+        Op::SplitHeads(o) => vec![elementwise::split_heads(step, grid, o)],
+        Op::SwiGlu(o) => vec![elementwise::swiglu(step, grid, o)],
+        Op::CombineExperts(o) => vec![elementwise::combine_experts(step, grid, o)],
+        Op::SharedExpertAdd(o) => vec![elementwise::shared_expert_add(step, grid, o)],
+        Op::Add(o) => vec![elementwise::add(step, grid, o)],
+        Op::MoeOutput(o) => vec![elementwise::moe_output(step, grid, o)],
+        Op::GatherRows(o) => vec![elementwise::gather_rows(step, grid, o)],
         Op::QuantizeRows(_) | Op::Sample(_) => unreachable!("{} is no kernel here", op.kind().name()),
-    };
-    launches.into_iter().filter(|launch| !launch.groups.contains(&0)).collect()
+    }
 }

@@ -15,13 +15,15 @@ use self::step::Step;
 use self::weights::Weights;
 use crate::backend::{Backend, BufferId, DeviceError, ExecutableId, Observer, Ticket};
 use crate::cpu::isa::Isa;
+use crate::devices::DeviceKind;
 use crate::inputs::StepInputs;
 use crate::mapped::MappedFile;
 use crate::op::Op;
 use crate::ops::sample::Sample;
 use crate::ops::sample::simd::{Scratch, choose};
-use crate::plan::{Dispatch, Plan, Precision, Program};
+use crate::plan::{Dispatch, Plan, Program};
 use crate::slots::Slots;
+use crate::switches::Switches;
 use crate::tensor::{DType, Space, Tensor};
 
 /// Text of each library, by the name of its last file.
@@ -114,8 +116,8 @@ impl MetalBackend {
     }
 
     /// Chooses the tokens on the host, which shares memory with the GPU.
-    fn sample(&self, o: &Sample, inputs: &StepInputs) {
-        let step = Step::new(&self.memory, inputs);
+    fn sample(&self, o: &Sample, inputs: &StepInputs, switches: Switches) {
+        let step = Step::new(&self.memory, inputs, switches);
         let (logits, tokens) = (step.at(&o.logits), step.at(&o.tokens));
         let mut row = vec![0.0f32; o.logits.cols];
         let mut scratch = Scratch::default();
@@ -131,10 +133,10 @@ impl MetalBackend {
     fn run(&mut self, plan: &Plan, range: std::ops::Range<usize>, inputs: &StepInputs) -> Result<(), DeviceError> {
         let dispatches = &plan.dispatches[range];
         if let [Dispatch { op: Op::Sample(o), .. }] = dispatches {
-            self.sample(o, inputs);
+            self.sample(o, inputs, plan.key.switches);
             return Ok(());
         }
-        let step = Step::new(&self.memory, inputs);
+        let step = Step::new(&self.memory, inputs, plan.key.switches);
         let prepared: Vec<_> = dispatches.iter().map(|d| (d.stage, lower::lower(&step, &d.op))).collect();
         let mut stages = Vec::new();
         for of_stage in prepared.chunk_by(|a, b| a.0 == b.0) {
@@ -150,8 +152,8 @@ impl Backend for MetalBackend {
         Some(self.gpu.working_set())
     }
 
-    fn fast(&self) -> Precision {
-        Precision::Half
+    fn kind(&self) -> DeviceKind {
+        DeviceKind::Metal
     }
 
     fn describe(&self) -> String {
@@ -269,7 +271,7 @@ impl Backend for MetalBackend {
         self.begin(&plan, inputs)?;
         for (index, dispatch) in plan.dispatches.iter().enumerate() {
             self.run(&plan, index..index + 1, inputs)?;
-            let step = Step::new(&self.memory, inputs);
+            let step = Step::new(&self.memory, inputs, plan.key.switches);
             observer.after(index, &dispatch.op, &|t: &Tensor, rows| {
                 let mut values = vec![0.0f32; rows * t.cols];
                 let place = step.at(t);

@@ -4,6 +4,8 @@ use super::Memory;
 use super::device::{Buffer, Place};
 use super::weights::Stack;
 use crate::inputs::{SequenceInputs, StepInputs};
+use crate::op::Counts;
+use crate::switches::Switches;
 use crate::tensor::{Matrix, Space, Tensor};
 
 /// Operands of the dispatches of one step.
@@ -12,6 +14,10 @@ pub struct Step<'a> {
     memory: &'a Memory,
     /// The step's inputs.
     pub inputs: &'a StepInputs,
+    /// Their sizes.
+    pub counts: Counts,
+    /// Those of the plan.
+    pub switches: Switches,
 }
 
 /// Where a table may be bound.
@@ -56,8 +62,8 @@ pub fn numbers(inputs: &StepInputs) -> Vec<u8> {
 
 impl<'a> Step<'a> {
     /// A view of a step whose `numbers` are on the device.
-    pub const fn new(memory: &'a Memory, inputs: &'a StepInputs) -> Self {
-        Self { memory, inputs }
+    pub fn new(memory: &'a Memory, inputs: &'a StepInputs, switches: Switches) -> Self {
+        Self { memory, inputs, counts: inputs.counts(0), switches }
     }
 
     /// Rows of the step.
