@@ -1,4 +1,4 @@
-//! Weight files in memory: a read-only mapping of a file, or bytes compiled into the program.
+//! Weight files in memory: a read-only mapping of a file, or bytes compiled into the program, or made up by a test.
 //! Only whole files are mapped; which bytes mean what is the checkpoint's business.
 
 use std::fmt;
@@ -34,6 +34,7 @@ pub struct MappedFile {
 enum Backing {
     File { map: Mmap, file: File, opened: Stamp },
     Static(&'static [u8]),
+    Owned(Vec<u8>),
 }
 
 /// What tells an untouched file from a changed one.
@@ -77,11 +78,17 @@ impl MappedFile {
         Arc::new(Self { name: name.to_owned(), backing: Backing::Static(bytes) })
     }
 
+    /// Wraps bytes that were made up, for tests.
+    pub fn from_bytes(name: &str, bytes: Vec<u8>) -> Arc<Self> {
+        Arc::new(Self { name: name.to_owned(), backing: Backing::Owned(bytes) })
+    }
+
     /// All bytes of the file, at whatever alignment the file gives them.
     pub fn bytes(&self) -> &[u8] {
         match &self.backing {
             Backing::File { map, .. } => map,
             Backing::Static(bytes) => bytes,
+            Backing::Owned(bytes) => bytes,
         }
     }
 

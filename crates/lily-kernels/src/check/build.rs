@@ -1,10 +1,13 @@
 //! Builds a case: places operands with gaps of poison around them, and fills their true rows.
 
+use std::cell::Cell;
+
 use super::case::{Case, Image};
 use super::random::Random;
 use crate::backend::BufferId;
 use crate::devices::DeviceKind;
 use crate::inputs::{KV_BLOCK, SamplingInputs, SequenceInputs, StepInputs};
+use crate::mapped::MappedFile;
 use crate::op::Op;
 use crate::ops::group_rows::Groups;
 use crate::ops::kv_write::KvLayer;
@@ -48,6 +51,19 @@ pub const STEPS: &[Step] = &[
     Step::Decode { bucket: 4, starts: &[256, 0, 511] },
 ];
 
+/// Steps at the model's shapes: a row behind each of three contexts, several sequences, prompts of 64 and 512 rows.
+pub const TRUE_STEPS: &[Step] = &[
+    Step::Decode { bucket: 1, starts: &[300] },
+    Step::Decode { bucket: 1, starts: &[4096] },
+    Step::Decode { bucket: 1, starts: &[33_000] },
+    Step::Decode { bucket: 4, starts: &[4096, 0, 33_000] },
+    Step::Prefill { bucket: 64, start: 300, rows: 64 },
+    Step::Prefill { bucket: 512, start: 512, rows: 512 },
+];
+
+/// Those of them that differ where positions do not count.
+pub const TRUE_ROWS: &[Step] = &[TRUE_STEPS[0], TRUE_STEPS[3], TRUE_STEPS[4], TRUE_STEPS[5]];
+
 impl Step {
     /// Rows of the plan.
     pub const fn bucket(&self) -> usize {
@@ -88,6 +104,19 @@ impl Step {
     }
 }
 
+thread_local! {
+    /// Added to every case's own seed. The lists of cases name no seed: they are the same for each.
+    static SEED: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Builds cases with other contents: 0 are those of the lists.
+pub fn seeded<T>(seed: u64, build: impl FnOnce() -> T) -> T {
+    let before = SEED.replace(seed);
+    let built = build();
+    SEED.set(before);
+    built
+}
+
 /// Operands and contents of the case under construction.
 pub struct CaseBuilder {
     /// Contents come from here.
@@ -109,7 +138,7 @@ impl CaseBuilder {
         let before = Image { arena: vec![POISON; GAP], slots: [slot.clone(), slot], ..Image::default() };
         let inputs = StepInputs { sequences: step.sequences(), tokens_on_device: true, ..StepInputs::default() };
         Self {
-            random: Random::new(step.bucket() as u64),
+            random: Random::new(step.bucket() as u64 + (SEED.get() << 32)),
             inputs,
             step,
             before,
@@ -212,7 +241,12 @@ impl CaseBuilder {
                 (self.file_slice(encode_f32(dtype, &values)), None)
             }
             Format::Affine { bits, group, scale } => {
-                let codes: Vec<u32> = (0..experts * rows * cols).map(|_| self.random.below(1 << bits) as u32).collect();
+                let mut codes = Vec::with_capacity(experts * rows * cols * bits as usize / 8);
+                for _ in 0..experts * rows {
+                    // A row is whole bytes, and a matrix of single codes would not fit in memory.
+                    let row: Vec<u32> = (0..cols).map(|_| self.random.below(1 << bits) as u32).collect();
+                    codes.extend(pack(bits, &row));
+                }
                 let steps = ((1u32 << bits) - 1) as f32;
                 let (mut scales, mut biases) = (Vec::new(), Vec::new());
                 for _ in 0..experts * rows * cols / group as usize {
@@ -222,7 +256,7 @@ impl CaseBuilder {
                     scales.push(s);
                     biases.push(-s * steps / 2.0 + unit * self.random.signed() / 4.0);
                 }
-                let weight = self.file_slice(pack(bits, &codes));
+                let weight = self.file_slice(codes);
                 let scales = self.file_slice(encode_f32(scale, &scales));
                 (weight, Some((scales, self.file_slice(encode_f32(scale, &biases)))))
             }
@@ -344,8 +378,7 @@ impl CaseBuilder {
             name,
             plan,
             inputs: self.inputs,
-            // A weight file lives as long as the program; so does this small one.
-            weights: self.weights.leak(),
+            weights: MappedFile::from_bytes("case", self.weights),
             constants: self.constants,
             before: self.before,
             block_bytes: self.block_bytes,

@@ -34,7 +34,7 @@ pub struct Case {
     /// True counts, positions, blocks.
     pub inputs: StepInputs,
     /// `Space::Weights(0)`.
-    pub weights: &'static [u8],
+    pub weights: Arc<MappedFile>,
     /// `Space::Constants`.
     pub constants: Vec<f32>,
     /// Memory before the step.
@@ -55,7 +55,7 @@ pub(super) struct Expected {
 impl Case {
     /// The weights as a file.
     pub fn weight_file(&self) -> Arc<MappedFile> {
-        MappedFile::from_static("case", self.weights)
+        Arc::clone(&self.weights)
     }
 
     /// Name of the KV pool; it comes after the states.

@@ -62,7 +62,9 @@ fn check_untouched(case: &Case, expected: &Expected, got: &Image) -> Result<(), 
 
 /// One element of an output.
 struct Element {
-    at: String,
+    place: Place,
+    /// First byte.
+    at: usize,
     want: f64,
     got: f64,
     /// What the storage type alone may add to the error.
@@ -75,7 +77,8 @@ fn elements(case: &Case, store: &Store, images: (&Image, &Image)) -> Vec<Element
     let pairs = values(images.0).into_iter().zip(values(images.1));
     let place = store.place;
     let element = |(i, (want, got)): (usize, (f64, f64))| Element {
-        at: format!("{place:?} byte {}", store.start + i * store.dtype.bytes()),
+        place,
+        at: store.start + i * store.dtype.bytes(),
         want,
         got,
         rounding: rounding(store.dtype) * want.abs(),
@@ -122,9 +125,10 @@ fn compare_output(case: &Case, output: &Access, stores: &[&Store], images: (&Ima
         let passes = error <= tolerance * rms;
         if !passes {
             return Err(format!(
-                "output {:?} from {}: {} is {}, expected {}; error {:.2e} of the RMS, tolerance {:.0e}",
+                "output {:?} from {}: {:?} byte {} is {}, expected {}; error {:.2e} of the RMS, tolerance {:.0e}",
                 output.space,
                 output.offset,
+                e.place,
                 e.at,
                 e.got,
                 e.want,

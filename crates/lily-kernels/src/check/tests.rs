@@ -35,10 +35,38 @@ fn cases_are_the_same_every_time() {
     for kind in [OpKind::Attention, OpKind::Linear, OpKind::GatedDeltaNorm] {
         for (a, b) in cases(kind).iter().zip(&cases(kind)) {
             let bits = |c: &Case| c.constants.iter().map(|v| v.to_bits()).collect::<Vec<u32>>();
-            let same = (&a.before, &a.inputs, a.weights) == (&b.before, &b.inputs, b.weights) && bits(a) == bits(b);
-            assert!(same, "{}", a.name);
+            let all = |c: &Case| (c.before.clone(), c.inputs.clone(), c.weights.bytes().to_vec(), bits(c));
+            assert!(all(a) == all(b), "{}", a.name);
         }
     }
+}
+
+#[test]
+fn a_seed_changes_the_contents_and_nothing_else() {
+    let (first, other) = (cases(OpKind::Attention), seeded(7, || cases(OpKind::Attention)));
+    for (a, b) in first.iter().zip(&other) {
+        let same = (&a.name, &a.plan.dispatches, a.before.kv.len()) == (&b.name, &b.plan.dispatches, b.before.kv.len());
+        assert!(same && a.before.arena != b.before.arena, "{}", a.name);
+    }
+    let again = cases(OpKind::Attention);
+    assert!(first.iter().zip(&again).all(|(a, b)| a.before == b.before), "a seed outlives its use");
+}
+
+#[test]
+fn every_op_has_cases_at_the_models_shapes() {
+    let mut names = Vec::new();
+    for &kind in OpKind::ALL {
+        let shapes = true_shapes(kind);
+        assert!(shapes.len() >= 2, "{} has {} cases", kind.name(), shapes.len());
+        // Without weights of hundreds of megabytes.
+        if !matches!(kind, OpKind::Embed | OpKind::Linear | OpKind::ExpertLinear | OpKind::ExpertGateUp) {
+            names.extend(shapes.iter().map(|case| case.build(0).name));
+        }
+    }
+    let all = names.len();
+    names.sort();
+    names.dedup();
+    assert_eq!(names.len(), all);
 }
 
 /// A device that does one thing wrong after each step.

@@ -130,6 +130,11 @@ impl Gpu {
         self.device.name().to_string()
     }
 
+    /// Names of the kernels that were compiled, some twice.
+    pub fn kernels(&self) -> impl Iterator<Item = &'static str> {
+        self.pipelines.keys().map(|(_, kernel, _)| *kernel)
+    }
+
     /// Bytes that it should have at once.
     pub fn working_set(&self) -> u64 {
         self.device.recommendedMaxWorkingSetSize()

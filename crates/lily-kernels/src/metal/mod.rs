@@ -7,6 +7,7 @@ mod lower; // op → launches
 mod step; // where operands lie
 mod weights; // where matrices lie
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -83,6 +84,11 @@ impl MetalBackend {
     /// There is none.
     pub fn new() -> Result<Self, DeviceError> {
         Ok(Self { gpu: Gpu::open()?, memory: Memory::default(), plans: Slots::default(), steps: 0, interrupt: None })
+    }
+
+    /// Names of the kernels that have run.
+    pub fn kernels(&self) -> BTreeSet<&'static str> {
+        self.gpu.kernels().collect()
     }
 
     fn plan(&self, executable: ExecutableId) -> Arc<Plan> {

@@ -1,7 +1,7 @@
 //! Cases of `attention`.
 
 use super::Attention;
-use crate::check::{Case, CaseBuilder, STEPS, Step};
+use crate::check::{Case, CaseBuilder, LazyCase, STEPS, Step, TRUE_STEPS, at_shapes};
 use crate::tensor::DType;
 
 /// Chunks that end before, at and after a block bound; several sequences over several blocks.
@@ -24,6 +24,12 @@ pub fn cases() -> Vec<Case> {
         (4, 1, 256, DType::Bf16),
     ];
     STEPS.iter().chain(MORE_STEPS).flat_map(|step| shapes.map(|shape| case(*step, shape))).collect()
+}
+
+/// The model's shapes.
+pub fn true_shapes() -> Vec<LazyCase> {
+    let behind_more = Step::Prefill { bucket: 64, start: 4096, rows: 64 };
+    at_shapes(&[TRUE_STEPS, &[behind_more]].concat(), &[(16, 2, 256, DType::Bf16)], case)
 }
 
 fn case(step: Step, shape: (usize, usize, usize, DType)) -> Case {

@@ -1,13 +1,18 @@
 //! Cases of `combine_experts`.
 
 use super::CombineExperts;
-use crate::check::{Case, CaseBuilder, STEPS, Step};
+use crate::check::{Case, CaseBuilder, LazyCase, STEPS, Step, TRUE_ROWS, at_shapes};
 use crate::tensor::DType;
 
 /// One expert, two, eight.
 pub fn cases() -> Vec<Case> {
     let shapes = [(1, 67), (2, 64), (8, 320)];
     STEPS.iter().flat_map(|step| shapes.map(|shape| case(*step, shape))).collect()
+}
+
+/// The model's shapes.
+pub fn true_shapes() -> Vec<LazyCase> {
+    at_shapes(TRUE_ROWS, &[(8, 2048)], case)
 }
 
 fn case(step: Step, shape: (usize, usize)) -> Case {

@@ -1,36 +1,42 @@
 //! Cases of `expert_gate_up`.
 
 use super::ExpertGateUp;
-use crate::check::{Case, CaseBuilder, STEPS, Step};
+use crate::check::{Case, CaseBuilder, LazyCase, STEPS, Step, TRUE_ROWS, at_shapes};
 use crate::ops::expert_linear::ExpertLinear;
-use crate::ops::expert_linear::cases::{Routing, route};
+use crate::ops::expert_linear::cases::{Routing, TRUE_ROUTING, route};
 use crate::ops::linear::cases::{FORMATS, activations, formats};
 use crate::ops::swiglu::SwiGlu;
 use crate::tensor::{DType, Format};
 
-/// Inputs: whole groups of every format.
-const COLS: usize = 128;
+/// Outputs, and inputs: whole groups of every format.
+const SHAPE: (usize, usize) = (19, 128);
 
 /// Formats and activations as in `linear`; gate and up in formats of their own; every routing.
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for step in STEPS {
         for (format, quantized) in formats() {
-            cases.push(case(*step, [format; 2], quantized, Routing::Random { experts: 8, top_k: 2 }));
+            cases.push(case(*step, SHAPE, ([format; 2], quantized), Routing::Random { experts: 8, top_k: 2 }));
         }
-        cases.push(case(*step, [formats()[0].0; 2], true, Routing::AllToOne { experts: 5 }));
-        cases.push(case(*step, [formats()[0].0; 2], false, Routing::Random { experts: 20, top_k: 8 }));
+        cases.push(case(*step, SHAPE, ([formats()[0].0; 2], true), Routing::AllToOne { experts: 5 }));
+        cases.push(case(*step, SHAPE, ([formats()[0].0; 2], false), Routing::Random { experts: 20, top_k: 8 }));
         for (i, gate) in FORMATS.iter().enumerate() {
             let up = FORMATS[(i + 1) % FORMATS.len()];
-            let quantized = i % 2 == 0 && [*gate, up].iter().all(|format| format.takes_int8(COLS));
-            cases.push(case(*step, [*gate, up], quantized, Routing::Random { experts: 4, top_k: 2 }));
+            let quantized = i % 2 == 0 && [*gate, up].iter().all(|format| format.takes_int8(SHAPE.1));
+            cases.push(case(*step, SHAPE, ([*gate, up], quantized), Routing::Random { experts: 4, top_k: 2 }));
         }
     }
     cases
 }
 
-fn case(step: Step, formats: [Format; 2], quantized: bool, routing: Routing) -> Case {
-    let (rows, cols) = (19, COLS);
+/// The model's shapes.
+pub fn true_shapes() -> Vec<LazyCase> {
+    at_shapes(TRUE_ROWS, &[(512, 2048)], |step, shape| case(step, shape, ([FORMATS[0]; 2], false), TRUE_ROUTING))
+}
+
+/// `form` is the formats of gate and up, and whether activations are int8.
+fn case(step: Step, shape: (usize, usize), form: ([Format; 2], bool), routing: Routing) -> Case {
+    let ((rows, cols), (formats, quantized)) = (shape, form);
     let mut b = CaseBuilder::new(step);
     let groups = route(&mut b, routing);
     let x = activations(&mut b, 1, cols, quantized);
@@ -46,5 +52,5 @@ fn case(step: Step, formats: [Format; 2], quantized: bool, routing: Routing) -> 
     let out = b.output(pairs, rows, DType::F32);
     let act = SwiGlu { gate: gate.out, up: up.out, out, per_token: groups.top_k() };
     let form = if quantized { "int8" } else { "f32" };
-    b.finish(&format!("{formats:?} × {form}, {routing:?}"), ExpertGateUp { gate, up, act }, 1e-5)
+    b.finish(&format!("{cols}→{rows}, {formats:?} × {form}, {routing:?}"), ExpertGateUp { gate, up, act }, 1e-5)
 }

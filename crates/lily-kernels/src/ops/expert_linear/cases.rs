@@ -1,9 +1,9 @@
 //! Cases of `expert_linear`, and the routings that `expert_gate_up` shares.
 
 use super::ExpertLinear;
-use crate::check::{Case, CaseBuilder, STEPS, Step};
+use crate::check::{Case, CaseBuilder, LazyCase, STEPS, Step, TRUE_ROWS, at_shapes};
 use crate::ops::group_rows::Groups;
-use crate::ops::linear::cases::{activations, formats, whole_groups};
+use crate::ops::linear::cases::{FORMATS, activations, formats, whole_groups};
 use crate::tensor::{DType, Format};
 
 /// Who chooses whom.
@@ -22,6 +22,9 @@ pub enum Routing {
         experts: usize,
     },
 }
+
+/// The model's.
+pub const TRUE_ROUTING: Routing = Routing::Random { experts: 256, top_k: 8 };
 
 /// Adds a routing's groups to a case.
 pub fn route(b: &mut CaseBuilder, routing: Routing) -> Groups {
@@ -51,6 +54,14 @@ pub fn cases() -> Vec<Case> {
         cases.push(case(*step, (format, true), (16, 128), (Routing::Random { experts: 20, top_k: 8 }, false)));
     }
     cases
+}
+
+/// The model's shapes.
+pub fn true_shapes() -> Vec<LazyCase> {
+    let shapes = [((512, 2048), false), ((2048, 512), true)];
+    at_shapes(TRUE_ROWS, &shapes, |step, (shape, by_pair)| {
+        case(step, (FORMATS[0], false), shape, (TRUE_ROUTING, by_pair))
+    })
 }
 
 /// `form` is the format and whether activations are int8, `rows` the routing and whether they are pairs.

@@ -1,16 +1,24 @@
 //! Cases of `gated_delta`, whose operands `gated_delta_norm` shares.
 
 use super::GatedDelta;
-use crate::check::{Case, CaseBuilder, STEPS, Step};
+use crate::check::{Case, CaseBuilder, LazyCase, STEPS, Step, TRUE_ROWS, at_shapes};
 use crate::tensor::{DType, Space, Tensor};
 
 /// Key heads, value heads, their dims.
 pub const SHAPES: [(usize, usize, usize, usize); 4] =
     [(1, 1, 64, 64), (2, 6, 64, 32), (1, 4, 128, 128), (2, 2, 64, 128)];
 
+/// The model's.
+pub const TRUE_SHAPE: (usize, usize, usize, usize) = (16, 32, 128, 128);
+
 /// One to three value heads a key head; the state carried over from earlier positions.
 pub fn cases() -> Vec<Case> {
     STEPS.iter().flat_map(|step| SHAPES.map(|shape| case(*step, shape))).collect()
+}
+
+/// The model's shapes.
+pub fn true_shapes() -> Vec<LazyCase> {
+    at_shapes(TRUE_ROWS, &[TRUE_SHAPE], case)
 }
 
 fn case(step: Step, shape: (usize, usize, usize, usize)) -> Case {

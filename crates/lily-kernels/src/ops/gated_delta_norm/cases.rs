@@ -1,14 +1,19 @@
 //! Cases of `gated_delta_norm`.
 
 use super::GatedDeltaNorm;
-use crate::check::{Case, CaseBuilder, STEPS, Step};
-use crate::ops::gated_delta::cases::{SHAPES, name, operands};
+use crate::check::{Case, CaseBuilder, LazyCase, STEPS, Step, TRUE_ROWS, at_shapes};
+use crate::ops::gated_delta::cases::{SHAPES, TRUE_SHAPE, name, operands};
 use crate::ops::gated_rms_norm::GatedRmsNorm;
 use crate::tensor::DType;
 
 /// Shapes of `gated_delta`.
 pub fn cases() -> Vec<Case> {
     STEPS.iter().flat_map(|step| SHAPES.map(|shape| case(*step, shape))).collect()
+}
+
+/// The model's shapes.
+pub fn true_shapes() -> Vec<LazyCase> {
+    at_shapes(TRUE_ROWS, &[TRUE_SHAPE], case)
 }
 
 fn case(step: Step, shape: (usize, usize, usize, usize)) -> Case {

@@ -1,13 +1,18 @@
 //! Cases of `gated_rms_norm`.
 
 use super::GatedRmsNorm;
-use crate::check::{Case, CaseBuilder, STEPS, Step};
+use crate::check::{Case, CaseBuilder, LazyCase, STEPS, Step, TRUE_ROWS, at_shapes};
 use crate::tensor::DType;
 
 /// One head and several.
 pub fn cases() -> Vec<Case> {
     let shapes = [(1, 64), (3, 128), (5, 32)];
     STEPS.iter().flat_map(|step| shapes.map(|shape| case(*step, shape))).collect()
+}
+
+/// The model's shapes.
+pub fn true_shapes() -> Vec<LazyCase> {
+    at_shapes(TRUE_ROWS, &[(32, 128)], case)
 }
 
 fn case(step: Step, shape: (usize, usize)) -> Case {

@@ -1,13 +1,18 @@
 //! Cases of `gdn_gates`.
 
 use super::GdnGates;
-use crate::check::{Case, CaseBuilder, STEPS, Step};
+use crate::check::{Case, CaseBuilder, LazyCase, STEPS, Step, TRUE_ROWS, at_shapes};
 use crate::tensor::DType;
 
 /// Ordinary values, and values at which exp overflows or a gate saturates.
 pub fn cases() -> Vec<Case> {
     let shapes = [(1, 1.0), (3, 1.0), (32, 1.0), (16, 60.0)];
     STEPS.iter().flat_map(|step| shapes.map(|shape| case(*step, shape))).collect()
+}
+
+/// The model's shapes.
+pub fn true_shapes() -> Vec<LazyCase> {
+    at_shapes(TRUE_ROWS, &[(32, 1.0)], case)
 }
 
 fn case(step: Step, shape: (usize, f32)) -> Case {

@@ -1,23 +1,32 @@
 //! Cases of `group_rows`.
 
 use super::{GroupRows, Groups};
-use crate::check::{Case, CaseBuilder, STEPS};
+use crate::check::{Case, CaseBuilder, LazyCase, STEPS, Step, TRUE_ROWS, at_shapes};
 use crate::tensor::DType;
 
 /// Experts without rows, one expert with all rows, as many experts per token as there are.
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for step in STEPS {
-        for (experts, top_k) in [(8, 2), (256, 8), (3, 3), (64, 1), (600, 10)] {
-            let mut b = CaseBuilder::new(*step);
-            let chosen: Vec<u32> = (0..b.rows()).flat_map(|_| b.random.distinct(top_k, experts)).collect();
-            cases.push(case(b, &format!("{top_k} of {experts}"), (experts, top_k), &chosen));
-        }
+        cases.extend([(8, 2), (256, 8), (3, 3), (64, 1), (600, 10)].map(|shape| random(*step, shape)));
         let b = CaseBuilder::new(*step);
         let chosen = vec![3; b.rows()];
         cases.push(case(b, "all to one of 5", (5, 1), &chosen));
     }
     cases
+}
+
+/// The model's shapes.
+pub fn true_shapes() -> Vec<LazyCase> {
+    at_shapes(TRUE_ROWS, &[(256, 8)], random)
+}
+
+/// Distinct experts of each token, at random.
+fn random(step: Step, shape: (usize, usize)) -> Case {
+    let (experts, top_k) = shape;
+    let mut b = CaseBuilder::new(step);
+    let chosen: Vec<u32> = (0..b.rows()).flat_map(|_| b.random.distinct(top_k, experts)).collect();
+    case(b, &format!("{top_k} of {experts}"), shape, &chosen)
 }
 
 fn case(mut b: CaseBuilder, name: &str, shape: (usize, usize), chosen: &[u32]) -> Case {

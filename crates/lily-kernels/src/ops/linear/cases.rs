@@ -1,7 +1,7 @@
 //! Cases of `linear`, and the formats and activations that the expert ops share.
 
 use super::{Activations, Linear};
-use crate::check::{Case, CaseBuilder, STEPS, Step};
+use crate::check::{Case, CaseBuilder, LazyCase, STEPS, Step, TRUE_ROWS, at_shapes};
 use crate::op::Rows;
 use crate::ops::quantize_rows::{GROUP, Quantized};
 use crate::tensor::{DType, Format};
@@ -77,6 +77,28 @@ pub fn cases() -> Vec<Case> {
             }
         }
     }
+    cases
+}
+
+/// The model's shapes.
+pub fn true_shapes() -> Vec<LazyCase> {
+    let (four, eight) = (FORMATS[0], FORMATS[1]);
+    let shapes = [
+        (four, 8192, 2048), // q_proj, in_proj_qkv
+        (four, 4096, 2048), // in_proj_z
+        (four, 2048, 4096), // o_proj, out_proj
+        (four, 512, 2048),  // k_proj, v_proj; the shared expert's gate_proj, up_proj
+        (four, 2048, 512),  // its down_proj
+        (four, 32, 2048),   // in_proj_a, in_proj_b
+        (eight, 256, 2048), // mlp.gate
+        (eight, 1, 2048),   // shared_expert_gate
+    ];
+    let mut cases =
+        at_shapes(TRUE_ROWS, &shapes, |step, (format, n, k)| case(step, (format, false), (n, k), Rows::Tokens));
+    // lm_head: one row, two, and so many that the kernel for many takes them.
+    let heads = [TRUE_ROWS[0], TRUE_ROWS[1], Step::Prefill { bucket: 64, start: 300, rows: 20 }];
+    let head = |step, (format, n, k)| case(step, (format, false), (n, k), Rows::Outputs);
+    cases.extend(at_shapes(&heads, &[(four, 248_320, 2048)], head));
     cases
 }
 

@@ -1,7 +1,7 @@
 //! Cases of `moe_output`.
 
 use super::MoeOutput;
-use crate::check::{Case, CaseBuilder, STEPS, Step};
+use crate::check::{Case, CaseBuilder, LazyCase, STEPS, Step, TRUE_ROWS, at_shapes};
 use crate::ops::add::Add;
 use crate::ops::combine_experts::CombineExperts;
 use crate::ops::shared_expert_add::SharedExpertAdd;
@@ -11,6 +11,11 @@ use crate::tensor::DType;
 pub fn cases() -> Vec<Case> {
     let shapes = [(1, 67), (2, 64), (8, 320)];
     STEPS.iter().flat_map(|step| shapes.map(|shape| case(*step, shape))).collect()
+}
+
+/// The model's shapes.
+pub fn true_shapes() -> Vec<LazyCase> {
+    at_shapes(TRUE_ROWS, &[(8, 2048)], case)
 }
 
 fn case(step: Step, shape: (usize, usize)) -> Case {

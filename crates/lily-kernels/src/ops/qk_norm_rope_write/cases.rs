@@ -1,7 +1,7 @@
 //! Cases of `qk_norm_rope_write`.
 
 use super::QkNormRopeWrite;
-use crate::check::{Case, CaseBuilder, STEPS, Step};
+use crate::check::{Case, CaseBuilder, LazyCase, STEPS, Step, TRUE_STEPS, at_shapes};
 use crate::op::Rows;
 use crate::ops::kv_write::KvWrite;
 use crate::ops::rms_norm::RmsNorm;
@@ -19,6 +19,14 @@ pub fn cases() -> Vec<Case> {
     let crossing = Step::Prefill { bucket: 17, start: 250, rows: 17 };
     STEPS.iter().chain([&crossing]).flat_map(|step| shapes.map(|shape| case(*step, shape))).collect()
 }
+
+/// The model's shapes.
+pub fn true_shapes() -> Vec<LazyCase> {
+    at_shapes(TRUE_STEPS, &[TRUE_SHAPE], case)
+}
+
+/// The model's.
+const TRUE_SHAPE: Shape = Shape { q_heads: 16, kv_heads: 2, dim: 256, rotary: 64, gated: true, dtype: DType::Bf16 };
 
 #[derive(Clone, Copy)]
 struct Shape {

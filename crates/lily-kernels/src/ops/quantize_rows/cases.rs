@@ -1,7 +1,7 @@
 //! Cases of `quantize_rows`.
 
 use super::{GROUP, QuantizeRows, Quantized};
-use crate::check::{Case, CaseBuilder, STEPS, Step};
+use crate::check::{Case, CaseBuilder, LazyCase, STEPS, Step, TRUE_ROWS, at_shapes};
 use crate::op::Rows;
 use crate::tensor::DType;
 
@@ -9,6 +9,11 @@ use crate::tensor::DType;
 pub fn cases() -> Vec<Case> {
     let shapes = [(1, 64, Rows::Tokens), (1, 320, Rows::Outputs), (3, 128, Rows::Tokens), (1, 384, Rows::Tokens)];
     STEPS.iter().flat_map(|step| shapes.map(|shape| case(*step, shape))).collect()
+}
+
+/// The model's shapes.
+pub fn true_shapes() -> Vec<LazyCase> {
+    at_shapes(TRUE_ROWS, &[(1, 2048, Rows::Tokens), (1, 4096, Rows::Tokens), (8, 512, Rows::Tokens)], case)
 }
 
 /// Groups whose codes are easy to get wrong: zeros, exact ties, one large value, very small and very large ones.

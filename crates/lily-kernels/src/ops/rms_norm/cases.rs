@@ -1,7 +1,7 @@
 //! Cases of `rms_norm`.
 
 use super::RmsNorm;
-use crate::check::{Case, CaseBuilder, STEPS, Step};
+use crate::check::{Case, CaseBuilder, LazyCase, STEPS, Step, TRUE_ROWS, at_shapes};
 use crate::op::Rows;
 use crate::tensor::DType;
 
@@ -15,6 +15,20 @@ pub fn cases() -> Vec<Case> {
         (4, 128, 128, Rows::Tokens),
     ];
     STEPS.iter().flat_map(|step| shapes.map(|shape| case(*step, shape))).collect()
+}
+
+/// The model's shapes.
+pub fn true_shapes() -> Vec<LazyCase> {
+    at_shapes(
+        TRUE_ROWS,
+        &[
+            (1, 2048, 2048, Rows::Tokens),
+            (1, 2048, 2048, Rows::Outputs),
+            (16, 256, 512, Rows::Tokens),
+            (2, 256, 256, Rows::Tokens),
+        ],
+        case,
+    )
 }
 
 fn case(step: Step, shape: (usize, usize, usize, Rows)) -> Case {

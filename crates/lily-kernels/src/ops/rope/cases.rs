@@ -1,7 +1,7 @@
 //! Cases of `rope`.
 
 use super::Rope;
-use crate::check::{Case, CaseBuilder, STEPS, Step};
+use crate::check::{Case, CaseBuilder, LazyCase, STEPS, Step, TRUE_STEPS, at_shapes};
 use crate::tensor::DType;
 
 /// Far positions, where an angle is many turns.
@@ -11,6 +11,11 @@ const FAR: Step = Step::Decode { bucket: 4, starts: &[262_143, 100_000, 4_097] }
 pub fn cases() -> Vec<Case> {
     let shapes = [(1, 64, 16), (3, 256, 64), (2, 128, 128)];
     STEPS.iter().chain([&FAR]).flat_map(|step| shapes.map(|shape| case(*step, shape))).collect()
+}
+
+/// The model's shapes.
+pub fn true_shapes() -> Vec<LazyCase> {
+    at_shapes(TRUE_STEPS, &[(16, 256, 64), (2, 256, 64)], case)
 }
 
 /// `base^(−2i/rotary)` with the model's base.

@@ -1,13 +1,18 @@
 //! Cases of `router_top_k`.
 
 use super::RouterTopK;
-use crate::check::{Case, CaseBuilder, STEPS, Step};
+use crate::check::{Case, CaseBuilder, LazyCase, STEPS, Step, TRUE_ROWS, at_shapes};
 use crate::tensor::DType;
 
 /// Few and many experts; logits that tie, zeros of both signs among them.
 pub fn cases() -> Vec<Case> {
     let shapes = [(8, 1, false), (64, 8, false), (256, 8, false), (5, 5, false), (256, 8, true), (13, 4, true)];
     STEPS.iter().flat_map(|step| shapes.map(|shape| case(*step, shape))).collect()
+}
+
+/// The model's shapes.
+pub fn true_shapes() -> Vec<LazyCase> {
+    at_shapes(TRUE_ROWS, &[(256, 8, false), (256, 8, true)], case)
 }
 
 fn case(step: Step, shape: (usize, usize, bool)) -> Case {

@@ -1,7 +1,7 @@
 //! Cases of `sample`.
 
 use super::Sample;
-use crate::check::{Case, CaseBuilder, STEPS, Step};
+use crate::check::{Case, CaseBuilder, LazyCase, STEPS, Step, TRUE_ROWS, at_shapes};
 use crate::inputs::{LogitEdit, SamplingInputs};
 
 /// Greedy and every filter, alone and together.
@@ -46,6 +46,11 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
+/// The model's shapes.
+pub fn true_shapes() -> Vec<LazyCase> {
+    at_shapes(&TRUE_ROWS[..2], &KINDS, |step, (name, sampling)| case(step, name, &[sampling], Logits::True, false))
+}
+
 #[derive(Clone, Copy, PartialEq)]
 enum Logits {
     Plain,
@@ -57,6 +62,8 @@ enum Logits {
     Broken,
     /// Plain, and more of them.
     Many,
+    /// As many as the model has, of which the last are padding.
+    True,
 }
 
 fn case(step: Step, name: &str, kinds: &[SamplingInputs], logits: Logits, edited: bool) -> Case {
@@ -64,6 +71,7 @@ fn case(step: Step, name: &str, kinds: &[SamplingInputs], logits: Logits, edited
         Logits::Plain => 1003,
         Logits::Ties | Logits::Holes | Logits::Broken => 64,
         Logits::Many => 20_011,
+        Logits::True => 248_320,
     };
     let mut b = CaseBuilder::new(step);
     let row = |i: usize| SamplingInputs {
@@ -71,6 +79,7 @@ fn case(step: Step, name: &str, kinds: &[SamplingInputs], logits: Logits, edited
         counter: 1000 + i as u64,
         vocab_limit: match logits {
             Logits::Holes | Logits::Broken => vocab as u32 - 5,
+            Logits::True => 248_077,
             Logits::Plain | Logits::Ties | Logits::Many => vocab as u32,
         },
         ..kinds[i % kinds.len()]
@@ -84,7 +93,7 @@ fn case(step: Step, name: &str, kinds: &[SamplingInputs], logits: Logits, edited
             (Logits::Holes | Logits::Broken, 59..) => *v = 50.0,
             (Logits::Holes | Logits::Broken, 9 | 58) => *v = f32::NEG_INFINITY,
             (Logits::Broken, id) => *v = broken(i / vocab, id, *v),
-            (Logits::Plain | Logits::Holes | Logits::Many, _) => (),
+            (Logits::Plain | Logits::Holes | Logits::Many | Logits::True, _) => (),
         }
     }
     if edited {

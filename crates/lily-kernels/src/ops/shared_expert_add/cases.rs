@@ -1,12 +1,17 @@
 //! Cases of `shared_expert_add`.
 
 use super::SharedExpertAdd;
-use crate::check::{Case, CaseBuilder, STEPS, Step};
+use crate::check::{Case, CaseBuilder, LazyCase, STEPS, Step, TRUE_ROWS, at_shapes};
 use crate::tensor::DType;
 
 /// Odd and even widths.
 pub fn cases() -> Vec<Case> {
     STEPS.iter().flat_map(|step| [64, 67, 320].map(|cols| case(*step, cols))).collect()
+}
+
+/// The model's shapes.
+pub fn true_shapes() -> Vec<LazyCase> {
+    at_shapes(TRUE_ROWS, &[2048], case)
 }
 
 fn case(step: Step, cols: usize) -> Case {

@@ -1,7 +1,9 @@
-//! The kernel lab: `lab check [op] [--device NAME]` runs the cases of one op, or of all, and prints how far the device
-//! is from the reference.
+//! The kernel lab. `lab check [op] [--device NAME]` runs the cases of one op, or of all, and prints how far the device is
+//! from the reference. `lab sweep` does it with several seeds and at the model's shapes too, and prints a line an op.
 
 #![allow(clippy::print_stdout, reason = "a table for people is what it is for")]
+
+mod sweep; // many cases at once
 
 use std::process::ExitCode;
 
@@ -11,7 +13,9 @@ use lily_kernels::cpu::CpuBackend;
 use lily_kernels::op::OpKind;
 use lily_kernels::reference::ReferenceBackend;
 
-const USAGE: &str = "usage: lab check [op] [--device reference|cpu]";
+const USAGE: &str = "usage: lab check [op] [--device NAME]
+       lab sweep [op] [--device NAME] [--seeds N] [--shapes all|true|ordinary]
+devices: reference, cpu; with the feature software-metal: software-metal, nvidia";
 
 fn main() -> ExitCode {
     match run(&std::env::args().skip(1).collect::<Vec<_>>()) {
@@ -26,20 +30,33 @@ fn main() -> ExitCode {
 
 /// Whether every case passed.
 fn run(args: &[String]) -> Result<bool, String> {
-    let (mut words, mut device) = (Vec::new(), "cpu");
+    let (mut words, mut device, mut seeds, mut shapes) = (Vec::new(), "cpu", 3, "all");
     let mut args = args.iter();
     while let Some(arg) = args.next() {
         match arg.as_str() {
             "--device" => device = args.next().ok_or(USAGE)?,
+            "--seeds" => seeds = args.next().and_then(|n| n.parse().ok()).ok_or(USAGE)?,
+            "--shapes" => shapes = args.next().ok_or(USAGE)?,
             word => words.push(word),
         }
     }
-    match words[..] {
-        ["check"] => check(OpKind::ALL, device),
-        ["check", name] => {
+    let kinds = match words[..] {
+        [_] => OpKind::ALL.to_vec(),
+        [_, name] => {
             let kind = OpKind::ALL.iter().find(|kind| kind.name() == name);
-            check(&[*kind.ok_or_else(|| format!("no op is called {name}"))?], device)
+            vec![*kind.ok_or_else(|| format!("no op is called {name}"))?]
         }
+        _ => return Err(USAGE.to_owned()),
+    };
+    let (ordinary, at_true) = match shapes {
+        "all" => (true, true),
+        "true" => (false, true),
+        "ordinary" => (true, false),
+        _ => return Err(USAGE.to_owned()),
+    };
+    match words[0] {
+        "check" => check(&kinds, device),
+        "sweep" => sweep::run(&sweep::Wanted { kinds, device, seeds, ordinary, at_true }),
         _ => Err(USAGE.to_owned()),
     }
 }
@@ -49,6 +66,8 @@ fn open(device: &str) -> Result<Box<dyn Backend>, String> {
     match device {
         "reference" => Ok(Box::new(ReferenceBackend::new())),
         "cpu" => Ok(Box::new(CpuBackend::new(None).map_err(|e| e.to_string())?)),
+        #[cfg(all(feature = "software-metal", not(target_vendor = "apple")))]
+        "software-metal" | "nvidia" => Ok(Box::new(sweep::metal(device)?)),
         _ => Err(format!("no device is called {device}; {USAGE}")),
     }
 }
