@@ -18,6 +18,8 @@ const FLAGS: &[&str] = &[
     "-O2",
     "-fPIC",
     "-ffp-contract=off",
+    // A half is rounded after each operation.
+    "-fexcess-precision=16",
     "-fno-strict-aliasing",
     "-Wno-unknown-attributes",
     "-Wno-attributes",

@@ -41,7 +41,8 @@ pub struct Case {
     pub before: Image,
     /// Bytes of one KV block; 0 if the op has no cache.
     pub block_bytes: usize,
-    /// Largest error of a float, relative to the RMS of the output; 0 asks for equal bytes. Integers are always equal.
+    /// Largest error of a float, relative to it or to the RMS of the output, whichever is larger; 0 asks for equal bytes.
+    /// Integers are always equal.
     pub tolerance: f64,
 }
 

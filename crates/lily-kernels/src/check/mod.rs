@@ -26,7 +26,7 @@ use crate::ops;
 pub struct Report {
     /// Elements compared.
     pub elements: usize,
-    /// Largest error of a float, relative to the RMS of the output it belongs to.
+    /// Largest error of a float, relative to it or to the RMS of the output it belongs to.
     pub worst: f64,
 }
 

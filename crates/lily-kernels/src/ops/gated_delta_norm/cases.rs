@@ -13,7 +13,8 @@ pub fn cases() -> Vec<Case> {
 
 /// The model's shapes.
 pub fn true_shapes() -> Vec<LazyCase> {
-    at_shapes(TRUE_ROWS, &[TRUE_SHAPE], case)
+    // The norm scales a head up whose outputs are small, and their errors with them; among 16,384 there is such a head.
+    at_shapes(TRUE_ROWS, &[TRUE_SHAPE], |step, shape| Case { tolerance: 3e-5, ..case(step, shape) })
 }
 
 fn case(step: Step, shape: (usize, usize, usize, usize)) -> Case {
