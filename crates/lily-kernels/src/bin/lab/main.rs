@@ -15,7 +15,7 @@ use lily_kernels::reference::ReferenceBackend;
 
 const USAGE: &str = "usage: lab check [op] [--device NAME]
        lab sweep [op] [--device NAME] [--seeds N] [--shapes all|true|ordinary]
-devices: reference, cpu; with the feature software-metal: software-metal, nvidia";
+devices: reference, cpu; on a Mac: metal; with the feature software-metal elsewhere: software-metal, nvidia";
 
 fn main() -> ExitCode {
     match run(&std::env::args().skip(1).collect::<Vec<_>>()) {
@@ -66,8 +66,8 @@ fn open(device: &str) -> Result<Box<dyn Backend>, String> {
     match device {
         "reference" => Ok(Box::new(ReferenceBackend::new())),
         "cpu" => Ok(Box::new(CpuBackend::new(None).map_err(|e| e.to_string())?)),
-        #[cfg(all(feature = "software-metal", not(target_vendor = "apple")))]
-        "software-metal" | "nvidia" => Ok(Box::new(sweep::metal(device)?)),
+        #[cfg(any(target_vendor = "apple", feature = "software-metal"))]
+        name if sweep::METAL.contains(&name) => Ok(Box::new(sweep::metal(device)?)),
         _ => Err(format!("no device is called {device}; {USAGE}")),
     }
 }

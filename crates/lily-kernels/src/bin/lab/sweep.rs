@@ -2,13 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use lily_kernels::backend::{Backend, DeviceError};
 use lily_kernels::check::{Case, LazyCase, Report, cases, check_case, seeded, true_shapes};
 use lily_kernels::cpu::CpuBackend;
-#[cfg(all(feature = "software-metal", not(target_vendor = "apple")))]
+#[cfg(any(target_vendor = "apple", feature = "software-metal"))]
 use lily_kernels::metal::MetalBackend;
 use lily_kernels::op::OpKind;
 
@@ -53,30 +52,26 @@ struct Tally {
 impl Tally {
     /// Adds a case, and says what went wrong.
     fn add(&mut self, case: &Case, outcome: Outcome) -> Option<String> {
-        match outcome {
-            Outcome::Skipped => self.skipped += 1,
-            Outcome::Ran(result, kernels) => {
-                self.cases += 1;
-                self.kernels.extend(kernels);
-                match result {
-                    Ok(report) if case.tolerance > 0.0 => self.worst = self.worst.max(report.worst / case.tolerance),
-                    Ok(_) => (),
-                    Err(message) => {
-                        self.failed += 1;
-                        return Some(message);
-                    }
-                }
+        let Some((result, kernels)) = outcome else {
+            self.skipped += 1;
+            return None;
+        };
+        self.cases += 1;
+        self.kernels.extend(kernels);
+        match result {
+            Ok(report) if case.tolerance > 0.0 => self.worst = self.worst.max(report.worst / case.tolerance),
+            Ok(_) => (),
+            Err(message) => {
+                self.failed += 1;
+                return Some(message);
             }
         }
         None
     }
 }
 
-enum Outcome {
-    /// The device does not run this op so.
-    Skipped,
-    Ran(Result<Report, String>, BTreeSet<&'static str>),
-}
+/// What came of a case and the kernels that ran; none if the device does not run this op so.
+type Outcome = Option<(Result<Report, String>, BTreeSet<&'static str>)>;
 
 /// Runs them; whether all passed.
 pub fn run(wanted: &Wanted) -> Result<bool, String> {
@@ -140,7 +135,7 @@ fn tasks(wanted: &Wanted) -> Vec<Task> {
 /// The cases, without their contents where those are large.
 fn run_task(task: &Task, device: &str) -> Vec<(Case, Outcome)> {
     let check = |case: Case| {
-        let outcome = check_on(&case, device).unwrap_or_else(|e| Outcome::Ran(Err(e), BTreeSet::new()));
+        let outcome = check_on(&case, device).unwrap_or_else(|e| Some((Err(e), BTreeSet::new())));
         (case, outcome)
     };
     match &task.work {
@@ -152,26 +147,27 @@ fn run_task(task: &Task, device: &str) -> Vec<(Case, Outcome)> {
 /// Runs a case on a device of its own.
 fn check_on(case: &Case, device: &str) -> Result<Outcome, String> {
     match device {
-        #[cfg(all(feature = "software-metal", not(target_vendor = "apple")))]
-        "software-metal" | "nvidia" => {
+        #[cfg(any(target_vendor = "apple", feature = "software-metal"))]
+        name if METAL.contains(&name) => {
             let mut device = metal(device)?;
             Ok(match supports(&mut device, case)? {
-                false => Outcome::Skipped,
-                true => Outcome::Ran(check_case(case, &mut device), device.kernels()),
+                false => None,
+                true => Some((check_case(case, &mut device), device.kernels())),
             })
         }
         "cpu" => {
             // The cases are spread over the processors already.
             let mut device = CpuBackend::new(Some(1)).map_err(|e| e.to_string())?;
-            Ok(Outcome::Ran(check_case(case, &mut device), BTreeSet::new()))
+            Ok(Some((check_case(case, &mut device), BTreeSet::new())))
         }
-        _ => Ok(Outcome::Ran(check_case(case, crate::open(device)?.as_mut()), BTreeSet::new())),
+        _ => Ok(Some((check_case(case, crate::open(device)?.as_mut()), BTreeSet::new()))),
     }
 }
 
-#[cfg(all(feature = "software-metal", not(target_vendor = "apple")))]
+#[cfg(any(target_vendor = "apple", feature = "software-metal"))]
 fn supports(device: &mut MetalBackend, case: &Case) -> Result<bool, String> {
-    match device.compile(Arc::new(case.plan.clone())) {
+    use lily_kernels::backend::{Backend as _, DeviceError};
+    match device.compile(std::sync::Arc::new(case.plan.clone())) {
         Ok(plan) => {
             device.discard(plan);
             Ok(true)
@@ -181,11 +177,20 @@ fn supports(device: &mut MetalBackend, case: &Case) -> Result<bool, String> {
     }
 }
 
-/// The Metal device, on the CPU or on an NVIDIA card.
-#[cfg(all(feature = "software-metal", not(target_vendor = "apple")))]
-pub fn metal(device: &str) -> Result<MetalBackend, String> {
-    let mode = if device == "nvidia" { software_metal::Mode::Nvidia } else { software_metal::Mode::Fast };
-    software_metal::set_mode(mode);
+/// Names under which the Metal device runs: as itself, on the CPU, on an NVIDIA card.
+#[cfg(any(target_vendor = "apple", feature = "software-metal"))]
+pub const METAL: &[&str] = if cfg!(target_vendor = "apple") { &["metal"] } else { &["software-metal", "nvidia"] };
+
+/// The Metal device.
+#[cfg(any(target_vendor = "apple", feature = "software-metal"))]
+pub fn metal(name: &str) -> Result<MetalBackend, String> {
+    #[cfg(not(target_vendor = "apple"))]
+    software_metal::set_mode(match name {
+        "nvidia" => software_metal::Mode::Nvidia,
+        _ => software_metal::Mode::Fast,
+    });
+    #[cfg(target_vendor = "apple")]
+    let _ = name;
     MetalBackend::new().map_err(|e| e.to_string())
 }
 
