@@ -129,6 +129,7 @@ pub fn translate(path: &str, source: &str) -> Result<Translation, Refused> {
         match t.tokens[i].text {
             "kernel" if t.text(i + 1) == "void" => bodies.push(t.kernel(i)?),
             "template" if t.text(i + 1) == "[" => i = t.instantiation(i)?,
+            "struct" if t.text(i + 2) == "{" => t.methods(i + 2)?,
             "constant" if t.text(i + 3) == "[" && t.text(i + 5) == "function_constant" => i = t.function_constant(i)?,
             _ => (),
         }
@@ -303,6 +304,28 @@ impl<'a> Translator<'a> {
         self.constants.push((index, name.to_owned()));
         self.replace(i, end, &text);
         Ok(end)
+    }
+
+    /// Functions of a struct, whose body opens at token `open`, become inline ones, as those outside are.
+    fn methods(&mut self, open: usize) -> Result<(), Refused> {
+        let close = self.close(open)?;
+        let (mut first, mut i) = (open + 1, open + 1);
+        while i < close {
+            match self.text(i) {
+                ";" => first = i + 1,
+                "{" => {
+                    let is_function = [")", "const", "thread"].contains(&self.text(i - 1));
+                    if is_function && self.text(first) != "inline" {
+                        self.edits.push((self.tokens[first].at, self.tokens[first].at, "msl_inline ".to_owned()));
+                    }
+                    i = self.close(i)?;
+                    first = i + 1;
+                }
+                _ => (),
+            }
+            i += 1;
+        }
+        Ok(())
     }
 
     /// `threadgroup T name[…]…;`, allowed in the body of a kernel only.

@@ -11,6 +11,17 @@ struct Shape {
     float scale;
 };
 
+struct Line {
+    float at;
+    float slope;
+    float value(float x) const {
+        return at + slope * x;
+    }
+    inline float root(float x) const thread {
+        return (x - at) / slope;
+    }
+};
+
 // Two simdgroups; result k of thread i is out[64 * k + i].
 kernel void lanes(
     device const float* x [[buffer(0)]],
@@ -88,6 +99,8 @@ kernel void numbers(device const float* x [[buffer(0)]], device float* out [[buf
     v.xy = float2(v.y, v.x);
     out[320 + i] = dot(v, float4(1.0f, -1.0f, 0.5f, a)) + float2(v.zw).y;
     out[384 + i] = static_cast<float>(popcount(as_type<uint>(a)) + as_type<uchar4>(a).w);
+    const Line line = {0.5f, 3.0f};
+    out[512 + i] = line.value(a) - line.root(a * a);
     out[448 + i] = (isnan(a / (a - a)) ? 1.0f : 0.0f) + (isinf(1.0f / (a - a)) ? 2.0f : 0.0f);
 }
 

@@ -61,8 +61,20 @@ pub const TRUE_STEPS: &[Step] = &[
     Step::Prefill { bucket: 512, start: 512, rows: 512 },
 ];
 
+/// Those of them that take one token of each sequence.
+pub const TRUE_DECODES: &[Step] = &[TRUE_STEPS[0], TRUE_STEPS[1], TRUE_STEPS[2], TRUE_STEPS[3]];
+
 /// Those of them that differ where positions do not count.
 pub const TRUE_ROWS: &[Step] = &[TRUE_STEPS[0], TRUE_STEPS[3], TRUE_STEPS[4], TRUE_STEPS[5]];
+
+/// Steps of ops that take one token of each sequence, and few of those.
+pub const DECODE_STEPS: &[Step] = &[
+    Step::Decode { bucket: 1, starts: &[0] },
+    Step::Decode { bucket: 1, starts: &[700] },
+    Step::Decode { bucket: 2, starts: &[40, 511] },
+    Step::Decode { bucket: 4, starts: &[256, 0, 511] },
+    Step::Decode { bucket: 4, starts: &[3, 255, 90, 31] },
+];
 
 impl Step {
     /// Rows of the plan.

@@ -12,7 +12,7 @@ mod tests;
 use std::sync::Arc;
 
 pub use build::seeded;
-pub(crate) use build::{CaseBuilder, STEPS, Step, TRUE_ROWS, TRUE_STEPS};
+pub(crate) use build::{CaseBuilder, DECODE_STEPS, STEPS, Step, TRUE_DECODES, TRUE_ROWS, TRUE_STEPS};
 pub use case::Case;
 pub(crate) use case::Image;
 
@@ -59,6 +59,13 @@ pub fn cases(kind: OpKind) -> Vec<Case> {
         OpKind::Add => ops::add::cases::cases(),
         OpKind::MoeOutput => ops::moe_output::cases::cases(),
         OpKind::GatherRows => ops::gather_rows::cases::cases(),
+        OpKind::NormLinears => ops::norm_linears::cases::cases(),
+        OpKind::LinearAdd => ops::linear_add::cases::cases(),
+        OpKind::GatedDeltaStep => ops::gated_delta_step::cases::cases(),
+        OpKind::MoeGateUp => ops::moe_gate_up::cases::cases(),
+        OpKind::MoeDown => ops::moe_down::cases::cases(),
+        OpKind::AttentionParts => ops::attention_parts::cases::cases(),
+        OpKind::AttentionMerge => ops::attention_merge::cases::cases(),
         OpKind::Sample => ops::sample::cases::cases(),
     }
 }
@@ -122,6 +129,13 @@ pub fn true_shapes(kind: OpKind) -> Vec<LazyCase> {
         OpKind::Add => ops::add::cases::true_shapes(),
         OpKind::MoeOutput => ops::moe_output::cases::true_shapes(),
         OpKind::GatherRows => ops::gather_rows::cases::true_shapes(),
+        OpKind::NormLinears => ops::norm_linears::cases::true_shapes(),
+        OpKind::LinearAdd => ops::linear_add::cases::true_shapes(),
+        OpKind::GatedDeltaStep => ops::gated_delta_step::cases::true_shapes(),
+        OpKind::MoeGateUp => ops::moe_gate_up::cases::true_shapes(),
+        OpKind::MoeDown => ops::moe_down::cases::true_shapes(),
+        OpKind::AttentionParts => ops::attention_parts::cases::true_shapes(),
+        OpKind::AttentionMerge => ops::attention_merge::cases::true_shapes(),
         OpKind::Sample => ops::sample::cases::true_shapes(),
     }
 }

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 use lily_kernels::backend::Backend;
 use lily_kernels::check::{Case, cases, check_case};
-use lily_kernels::cpu::CpuBackend;
+use lily_kernels::devices;
 use lily_kernels::op::OpKind;
 use lily_kernels::reference::ReferenceBackend;
 
@@ -65,10 +65,14 @@ fn run(args: &[String]) -> Result<bool, String> {
 fn open(device: &str) -> Result<Box<dyn Backend>, String> {
     match device {
         "reference" => Ok(Box::new(ReferenceBackend::new())),
-        "cpu" => Ok(Box::new(CpuBackend::new(None).map_err(|e| e.to_string())?)),
-        #[cfg(any(target_vendor = "apple", feature = "software-metal"))]
-        name if sweep::METAL.contains(&name) => Ok(Box::new(sweep::metal(device)?)),
-        _ => Err(format!("no device is called {device}; {USAGE}")),
+        #[cfg(all(feature = "software-metal", not(target_vendor = "apple")))]
+        "software-metal" => {
+            software_metal::set_mode(software_metal::Mode::Checked { seed: 1 });
+            devices::open(device, None).map_err(|e| e.to_string())
+        }
+        #[cfg(all(feature = "software-metal", not(target_vendor = "apple")))]
+        "nvidia" => Ok(Box::new(sweep::metal(device)?)),
+        _ => devices::open(device, None).map_err(|e| format!("{e}; {USAGE}")),
     }
 }
 

@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use lily_kernels::backend::{Backend, DeviceError};
 use lily_kernels::check::{Case, LazyCase, Report, cases, check_case, seeded, true_shapes};
 use lily_kernels::cpu::CpuBackend;
 #[cfg(any(target_vendor = "apple", feature = "software-metal"))]
@@ -149,30 +150,29 @@ fn check_on(case: &Case, device: &str) -> Result<Outcome, String> {
     match device {
         #[cfg(any(target_vendor = "apple", feature = "software-metal"))]
         name if METAL.contains(&name) => {
-            let mut device = metal(device)?;
-            Ok(match supports(&mut device, case)? {
-                false => None,
-                true => Some((check_case(case, &mut device), device.kernels())),
-            })
+            let mut device = metal(name)?;
+            let result = check_supported(case, &mut device)?;
+            Ok(result.map(|result| (result, device.kernels())))
         }
-        "cpu" => {
-            // The cases are spread over the processors already.
-            let mut device = CpuBackend::new(Some(1)).map_err(|e| e.to_string())?;
-            Ok(Some((check_case(case, &mut device), BTreeSet::new())))
+        _ => {
+            let mut device: Box<dyn Backend> = match device {
+                // The cases are spread over the processors already.
+                "cpu" => Box::new(CpuBackend::new(Some(1)).map_err(|e| e.to_string())?),
+                _ => crate::open(device)?,
+            };
+            Ok(check_supported(case, device.as_mut())?.map(|result| (result, BTreeSet::new())))
         }
-        _ => Ok(Some((check_case(case, crate::open(device)?.as_mut()), BTreeSet::new()))),
     }
 }
 
-#[cfg(any(target_vendor = "apple", feature = "software-metal"))]
-fn supports(device: &mut MetalBackend, case: &Case) -> Result<bool, String> {
-    use lily_kernels::backend::{Backend as _, DeviceError};
-    match device.compile(std::sync::Arc::new(case.plan.clone())) {
+/// None if the device does not run this op so.
+fn check_supported(case: &Case, device: &mut dyn Backend) -> Result<Option<Result<Report, String>>, String> {
+    match device.compile(Arc::new(case.plan.clone())) {
         Ok(plan) => {
             device.discard(plan);
-            Ok(true)
+            Ok(Some(check_case(case, device)))
         }
-        Err(DeviceError::Unsupported { .. }) => Ok(false),
+        Err(DeviceError::Unsupported { .. }) => Ok(None),
         Err(e) => Err(format!("{}: {e}", case.name)),
     }
 }
