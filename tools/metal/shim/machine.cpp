@@ -4,7 +4,9 @@
 // accesses outside the bound buffers, threadgroup memory read before it is written. This file is compiled without.
 #include "kernel.h"
 #include "machine.h"
+#include "counting.h"
 #include <sys/mman.h>
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -129,6 +131,7 @@ struct Machine {
 };
 
 Machine machine;
+Counting counting;
 Fiber fibers[THREADS];
 Simdgroup simdgroups[THREADS / SIMD];
 char* stacks;
@@ -155,6 +158,7 @@ std::string address(const void* code) {
     return text;
 }
 
+// Where bindings of one buffer overlap, the one that begins last before the byte.
 Region* region_of(const char* at) {
     for (auto& region : machine.regions)
         if (at >= region.first && at < region.first + region.bytes) return &region;
@@ -220,6 +224,12 @@ void access(const void* pointer, std::size_t bytes, bool write, bool atomic, con
         problem("out of bounds", line, std::string(verb) + " past the end of " + region->name() + ", at " + address(code), true);
         return;
     }
+    if (counting.on && region->space == Space::device) {
+        // Lines lie where the memory lies; copied bytes may lie anywhere.
+        const std::size_t place = region->writable ? reinterpret_cast<std::size_t>(at) : first;
+        counting.access(me->simdgroup(), me->lane(), code, line, region->index, write, place, bytes);
+        if (atomic) counting.access(me->simdgroup(), me->lane(), code, line, region->index, false, place, bytes);
+    }
     if (write && !region->writable) problem("write to constant memory", line, region->name() + ", at " + address(code));
     const bool shared = region->space == Space::memory;
     const Moment now{me->index + 1, machine.group_number, shared ? me->memory_epoch : me->device_epoch, me->simd_epoch};
@@ -278,6 +288,7 @@ bool meet(uint number) {
     }
     if (group.arrived != group.size)
         problem("partial simd operation", first->line, std::to_string(group.arrived) + " of " + std::to_string(group.size) + " lanes take part");
+    counting.met(number);
     group.taking_part = bits;
     group.arrived = 0;
     for (uint lane = 0; lane < group.size; lane++)
@@ -299,6 +310,7 @@ bool pass_barrier() {
     }
     if (machine.alive != machine.threads) problem("barrier after exit", first->line, "some threads have returned before this barrier");
     machine.waiting = 0;
+    counting.all_met();
     return true;
 }
 
@@ -337,7 +349,9 @@ void clear_memory() {
     memset(memory, 0xff, sizeof memory);
     machine.slots.clear();
     machine.memory_used = 0;
-    for (auto& page : machine.regions[0].pages) page.reset();
+    for (auto& region : machine.regions)
+        if (region.space == Space::memory)
+            for (auto& page : region.pages) page.reset();
     for (std::size_t i = 0; i < machine.launch->memory_count; i++) {
         const LilyBytes& asked = machine.launch->memories[i];
         memories[asked.index] = memory + machine.memory_used;
@@ -361,6 +375,7 @@ void bind(const LilyLaunch& launch) {
         buffers[binding.index] = binding.at;
         add_region(binding.at, binding.bytes, Space::device, binding.writable != 0, binding.index);
     }
+    std::stable_sort(machine.regions.begin(), machine.regions.end(), [](const Region& a, const Region& b) { return a.first > b.first; });
     for (Constant* c = Constant::first; c; c = c->next) {
         c->set = false;
         for (std::size_t i = 0; i < launch.constant_count; i++)
@@ -479,7 +494,7 @@ extern "C" int lily_constants(int* indices, std::size_t* bytes, int room) {
     return count;
 }
 
-extern "C" LilyCounts lily_launch(const LilyLaunch* launch, void* to, LilyProblem report, LilyTouched touched) {
+extern "C" LilyCounts lily_launch(const LilyLaunch* launch, void* to, LilyProblem report, LilyTouched touched, LilyMoved moved) {
     machine.launch = launch;
     machine.report_to = to;
     machine.report = report;
@@ -494,6 +509,7 @@ extern "C" LilyCounts lily_launch(const LilyLaunch* launch, void* to, LilyProble
         stacks = static_cast<char*>(mapped);
     }
     bind(*launch);
+    counting.begin(launch->check && launch->count, machine.simdgroups);
     machine.place = Place{buffers, memories};
     machine.group_number = 0;
     for (uint z = 0; z < launch->groups[2]; z++)
@@ -503,6 +519,7 @@ extern "C" LilyCounts lily_launch(const LilyLaunch* launch, void* to, LilyProble
                 machine.group_number++;
                 clear_memory();
                 run_group();
+                counting.all_met();
             }
     machine.running = nullptr;
     for (auto& region : machine.regions) {
@@ -514,6 +531,7 @@ extern "C" LilyCounts lily_launch(const LilyLaunch* launch, void* to, LilyProble
             touched(to, region.index, page * PAGE, bits, min(PAGE, region.bytes - page * PAGE));
         }
     }
+    counting.tell(to, moved);
     return machine.counts;
 }
 

@@ -10,6 +10,7 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::commands::{Bound, Command, Commands, Memory, Pipeline};
+use crate::counts;
 use crate::library::Library;
 use crate::mode::mode;
 
@@ -270,9 +271,21 @@ impl MTLComputePipelineState for ProtocolObject<dyn MTLComputePipelineState> {
     }
 }
 
+/// What has a label.
+#[allow(missing_docs, reason = "Apple's names")]
+pub trait MTLResource {
+    fn setLabel(&self, label: Option<&NSString>);
+}
+impl MTLResource for ProtocolObject<dyn MTLBuffer> {
+    fn setLabel(&self, label: Option<&NSString>) {
+        let Object::Buffer(memory) = &self.0 else { other_protocol() };
+        *locked(&memory.label) = label.map(|label| label.0.clone());
+    }
+}
+
 /// Memory.
 #[allow(missing_docs, reason = "Apple's names")]
-pub trait MTLBuffer {
+pub trait MTLBuffer: MTLResource {
     fn contents(&self) -> NonNull<c_void>;
     fn length(&self) -> usize;
 }
@@ -328,6 +341,7 @@ impl MTLCommandBuffer for ProtocolObject<dyn MTLCommandBuffer> {
         locked(self.commands()).run();
     }
     fn waitUntilCompleted(&self) {
+        counts::note(counts::sink().as_ref(), |counts| counts.waits += 1);
         let mut commands = locked(self.commands());
         if !commands.committed() {
             commands.fail("waited for a command buffer that was not committed");

@@ -13,8 +13,17 @@ fn run(library: &Library, kernel: &str, groups: u32, seed: u64, without_barrier:
         |index, words: &mut Vec<u32>| Binding { index, at: words.as_mut_ptr().cast(), bytes: 256, writable: true };
     let bindings = [binding(0, &mut first), binding(1, &mut second)];
     let (groups, threads) = ([groups, 1, 1], [64, 1, 1]);
-    let launch =
-        Launch { kernel, groups, threads, bindings: &bindings, constants: &[], memories: &[], seed, without_barrier };
+    let launch = Launch {
+        kernel,
+        groups,
+        threads,
+        bindings: &bindings,
+        constants: &[],
+        memories: &[],
+        seed,
+        without_barrier,
+        count: false,
+    };
     // SAFETY: both buffers have 256 bytes, which nothing else uses; the library is checked.
     let report = unsafe { library.launch(&launch) };
     (report, first)
