@@ -3,11 +3,14 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "all of this is test code")]
 #![cfg(any(target_vendor = "apple", feature = "software-metal"))]
 
+#[cfg(not(target_vendor = "apple"))]
+mod counting;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use lily_kernels::backend::{Backend, DeviceError};
-use lily_kernels::check::{cases, check_case};
+use lily_kernels::check::{Case, cases, check_case};
 use lily_kernels::metal::MetalBackend;
 use lily_kernels::op::OpKind;
 
@@ -21,6 +24,7 @@ fn prepare(seed: u32) {
 /// Runs every case with the threads in an order of this seed.
 fn check_all(seed: u32) {
     prepare(seed);
+    let start = std::time::Instant::now();
     let mut failures = Vec::new();
     let mut checked = 0;
     let mut skipped = BTreeMap::new();
@@ -36,7 +40,7 @@ fn check_all(seed: u32) {
                 Err(e) => panic!("{e}"),
             }
             checked += 1;
-            if let Err(message) = check_case(&case, &mut device) {
+            if let Err(message) = check(&case, &mut device) {
                 failures.push(message);
             }
         }
@@ -44,8 +48,31 @@ fn check_all(seed: u32) {
     for ((kind, reason), count) in &skipped {
         println!("SKIP {count} cases of {kind} on metal: {reason}");
     }
-    println!("{checked} cases");
+    println!("{checked} cases in order {seed}, {} s", start.elapsed().as_secs());
     assert!(checked > 800 && failures.is_empty(), "{} failed:\n{}", failures.len(), failures.join("\n"));
+}
+
+/// The values of a case, and the bytes that its kernels touch: those of the contract.
+#[cfg(not(target_vendor = "apple"))]
+fn check(case: &Case, device: &mut MetalBackend) -> Result<(), String> {
+    software_metal::count(true);
+    let report = check_case(case, device)?;
+    let counts = software_metal::take_counts();
+    let counted = counting::distinct_bytes(&counts.dispatches, &case.plan.dispatches[0].op);
+    let (read, written) = counted.map_err(|e| format!("{}: {e}", case.name))?;
+    let declared = report.cost;
+    if (read, written) == (declared.read, declared.written) || case.plan.dispatches[0].op.kind() == OpKind::Sample {
+        return Ok(());
+    }
+    Err(format!(
+        "{}: the contract declares {} bytes read and {} written, the kernels touched {read} and {written}",
+        case.name, declared.read, declared.written
+    ))
+}
+
+#[cfg(target_vendor = "apple")]
+fn check(case: &Case, device: &mut MetalBackend) -> Result<(), String> {
+    check_case(case, device).map(|_| ())
 }
 
 /// One test, because how kernels are run is set for the whole process.
