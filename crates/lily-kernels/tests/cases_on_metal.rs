@@ -57,8 +57,8 @@ fn check_all(seed: u32) {
 fn check(case: &Case, device: &mut MetalBackend) -> Result<(), String> {
     software_metal::count(true);
     let report = check_case(case, device)?;
-    let counts = software_metal::take_counts();
-    let counted = counting::distinct_bytes(&counts.dispatches, &case.plan.dispatches[0].op);
+    let launches = software_metal::take_counts();
+    let counted = counting::distinct_bytes(&launches, &case.plan.dispatches[0].op);
     let (read, written) = counted.map_err(|e| format!("{}: {e}", case.name))?;
     let declared = report.cost;
     if (read, written) == (declared.read, declared.written) || case.plan.dispatches[0].op.kind() == OpKind::Sample {

@@ -384,7 +384,7 @@ mod metal {
 
     impl Observer for Touched {
         fn after(&mut self, _: usize, op: &Op, _: &dyn Fn(&Tensor, usize) -> Vec<f32>) {
-            let launches = software_metal::take_counts().dispatches;
+            let launches = software_metal::take_counts();
             self.0.push(counting::distinct_bytes(&launches, op).unwrap());
         }
     }

@@ -203,7 +203,13 @@ bool races(Cell& cell, const Moment& now, bool write, bool atomic, Space space, 
     return race;
 }
 
-void access(const void* pointer, std::size_t bytes, bool write, bool atomic, const void* code, int line) {
+void to_scheduler() {
+    machine.counts.switches++;
+    lily_switch(&machine.running->stack_pointer, machine.scheduler);
+}
+
+// `alignment` is what the code relies on.
+void access(const void* pointer, std::size_t bytes, bool write, bool atomic, const void* code, int line, std::size_t alignment) {
     Fiber* me = machine.running;
     if (!me || !machine.launch->check) return;
     const char* at = static_cast<const char*>(pointer);
@@ -217,12 +223,12 @@ void access(const void* pointer, std::size_t bytes, bool write, bool atomic, con
     if (!region) {
         if (!write && at >= __ehdr_start && at < _end) return;
         problem("out of bounds", line, std::string(verb) + " outside of every buffer, at " + address(code), true);
-        return;
+        to_scheduler();  // and never back
     }
     const std::size_t first = static_cast<std::size_t>(at - region->first);
     if (first + bytes > region->bytes) {
         problem("out of bounds", line, std::string(verb) + " past the end of " + region->name() + ", at " + address(code), true);
-        return;
+        to_scheduler();
     }
     if (counting.on && region->space == Space::device) {
         // Lines lie where the memory lies; copied bytes may lie anywhere.
@@ -231,6 +237,10 @@ void access(const void* pointer, std::size_t bytes, bool write, bool atomic, con
         if (atomic) counting.access(me->simdgroup(), me->lane(), code, line, region->index, false, place, bytes);
     }
     if (write && !region->writable) problem("write to constant memory", line, region->name() + ", at " + address(code));
+    if (reinterpret_cast<std::size_t>(at) % alignment != 0) {
+        problem("misaligned access", line, std::string(verb) + " of " + std::to_string(bytes) + " bytes of " + region->name() + ", at " + address(code), true);
+        to_scheduler();
+    }
     const bool shared = region->space == Space::memory;
     const Moment now{me->index + 1, machine.group_number, shared ? me->memory_epoch : me->device_epoch, me->simd_epoch};
     bool race = false, unwritten = false;
@@ -244,11 +254,6 @@ void access(const void* pointer, std::size_t bytes, bool write, bool atomic, con
     }
     if (unwritten) problem("uninitialised read", line, region->name() + ", at " + address(code));
     if (race) problem("race", line, region->name() + ": " + verb + " at " + address(code) + (other ? " against " + address(other) : ""));
-}
-
-void to_scheduler() {
-    machine.counts.switches++;
-    lily_switch(&machine.running->stack_pointer, machine.scheduler);
 }
 
 [[noreturn]] void enter() {
@@ -413,7 +418,7 @@ void* machine_threadgroup_memory(int slot, std::size_t bytes) {
 }
 
 void machine_atomic(const void* at, int bytes, Atomic how, int line) {
-    access(at, static_cast<std::size_t>(bytes), how != Atomic::load, how == Atomic::update, __builtin_return_address(0), line);
+    access(at, static_cast<std::size_t>(bytes), how != Atomic::load, how == Atomic::update, __builtin_return_address(0), line, static_cast<std::size_t>(bytes));
     // Now and then another thread comes first.
     if (machine.launch->seed && machine.running && next_random() % 8 == 0) to_scheduler();
 }
@@ -539,29 +544,29 @@ extern "C" LilyCounts lily_launch(const LilyLaunch* launch, void* to, LilyProble
 
 #define HERE __builtin_return_address(0)
 #define ACCESS(BYTES)                                                                           \
-    void __tsan_read##BYTES(void* at) { access(at, BYTES, false, false, HERE, 0); }             \
-    void __tsan_write##BYTES(void* at) { access(at, BYTES, true, false, HERE, 0); }             \
-    void __tsan_unaligned_read##BYTES(void* at) { access(at, BYTES, false, false, HERE, 0); }   \
-    void __tsan_unaligned_write##BYTES(void* at) { access(at, BYTES, true, false, HERE, 0); }
+    void __tsan_read##BYTES(void* at) { access(at, BYTES, false, false, HERE, 0, BYTES); }             \
+    void __tsan_write##BYTES(void* at) { access(at, BYTES, true, false, HERE, 0, BYTES); }             \
+    void __tsan_unaligned_read##BYTES(void* at) { access(at, BYTES, false, false, HERE, 0, 1); }   \
+    void __tsan_unaligned_write##BYTES(void* at) { access(at, BYTES, true, false, HERE, 0, 1); }
 extern "C" {
 void __tsan_init() {}
 void __tsan_func_entry(void*) {}
 void __tsan_func_exit() {}
 ACCESS(1) ACCESS(2) ACCESS(4) ACCESS(8) ACCESS(16)
-void __tsan_read_range(void* at, std::size_t bytes) { access(at, bytes, false, false, HERE, 0); }
-void __tsan_write_range(void* at, std::size_t bytes) { access(at, bytes, true, false, HERE, 0); }
+void __tsan_read_range(void* at, std::size_t bytes) { access(at, bytes, false, false, HERE, 0, 1); }
+void __tsan_write_range(void* at, std::size_t bytes) { access(at, bytes, true, false, HERE, 0, 1); }
 void* __tsan_memcpy(void* to, const void* from, std::size_t bytes) {
-    access(from, bytes, false, false, HERE, 0);
-    access(to, bytes, true, false, HERE, 0);
+    access(from, bytes, false, false, HERE, 0, 1);
+    access(to, bytes, true, false, HERE, 0, 1);
     return memcpy(to, from, bytes);
 }
 void* __tsan_memmove(void* to, const void* from, std::size_t bytes) {
-    access(from, bytes, false, false, HERE, 0);
-    access(to, bytes, true, false, HERE, 0);
+    access(from, bytes, false, false, HERE, 0, 1);
+    access(to, bytes, true, false, HERE, 0, 1);
     return memmove(to, from, bytes);
 }
 void* __tsan_memset(void* to, int value, std::size_t bytes) {
-    access(to, bytes, true, false, HERE, 0);
+    access(to, bytes, true, false, HERE, 0, 1);
     return memset(to, value, bytes);
 }
 }

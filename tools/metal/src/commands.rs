@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::counts::{self, BindingCounts, DispatchCounts, Sink};
@@ -15,6 +16,9 @@ pub struct Memory {
     layout: std::alloc::Layout,
     /// What the host calls it.
     pub label: Mutex<Option<String>>,
+    /// The host has given it back. Metal keeps what a command buffer uses; a host that gives it back before is told, for
+    /// it has lost count.
+    pub freed: AtomicBool,
 }
 
 // SAFETY: the bytes are reached through raw pointers only; who may use them when is the host's business, as with Metal.
@@ -31,7 +35,12 @@ impl Memory {
         let layout = layout.unwrap_or_else(|_| panic!("a buffer of {length} bytes"));
         // SAFETY: the size is not 0.
         let start = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) });
-        Self { start: start.unwrap_or_else(|| std::alloc::handle_alloc_error(layout)), layout, label: Mutex::default() }
+        Self {
+            start: start.unwrap_or_else(|| std::alloc::handle_alloc_error(layout)),
+            layout,
+            label: Mutex::default(),
+            freed: AtomicBool::new(false),
+        }
     }
 
     /// The first byte.
@@ -195,6 +204,15 @@ impl Dispatch {
         unsafe { self.pipeline.library.launch(&launch) }
     }
 
+    /// A buffer that the host has given back.
+    fn freed(&self) -> Option<usize> {
+        let freed = self.buffers.iter().find(|(_, source)| match source {
+            Source::Buffer(memory, _) => memory.freed.load(Ordering::SeqCst),
+            Source::Bytes(_) => false,
+        });
+        freed.map(|(index, _)| *index)
+    }
+
     /// What the report says of each binding.
     fn counts(&self, report: &Report) -> DispatchCounts {
         let binding = |(index, source): &(usize, Source)| {
@@ -304,7 +322,6 @@ impl Commands {
             self.fail("a command buffer was committed twice, or before endEncoding");
         }
         self.state = State::Committed;
-        counts::note(self.sink.as_ref(), |counts| counts.command_buffers += 1);
         if self.error.is_none() {
             self.error = run(&self.list, self.sink.as_ref()).err();
         }
@@ -325,8 +342,13 @@ fn run(list: &[Command], sink: Option<&Sink>) -> Result<(), String> {
             used.clear();
             continue;
         };
+        if let Some(index) = dispatch.freed() {
+            return Err(format!("{}: buffer {index} was freed while in use", dispatch.pipeline.kernel));
+        }
         let report = dispatch.run(if seed == 0 { 0 } else { seed + number as u64 }, sink.is_some());
-        counts::note(sink, |counts| counts.dispatches.push(dispatch.counts(&report)));
+        if let Some(sink) = sink {
+            counts::note(sink, dispatch.counts(&report));
+        }
         if let Some(p) = report.problems.first() {
             return Err(format!("{}: {} at line {}: {}", dispatch.pipeline.kernel, p.kind, p.line, p.text));
         }

@@ -68,26 +68,13 @@ impl DispatchCounts {
     }
 }
 
-/// What a thread's command buffers did.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// In the order of execution.
-    pub dispatches: Vec<DispatchCounts>,
-    /// Command buffers committed.
-    pub command_buffers: usize,
-    /// How often the host waited for one.
-    pub waits: usize,
-}
-
-impl Counts {
-    /// The dispatches of a kernel.
-    pub fn of<'a>(&'a self, kernel: &'a str) -> impl Iterator<Item = &'a DispatchCounts> {
-        self.dispatches.iter().filter(move |d| d.kernel == kernel)
-    }
+/// The dispatches of a kernel.
+pub fn of<'a>(dispatches: &'a [DispatchCounts], kernel: &'a str) -> impl Iterator<Item = &'a DispatchCounts> {
+    dispatches.iter().filter(move |d| d.kernel == kernel)
 }
 
 /// Where command buffers write what they count.
-pub type Sink = Arc<Mutex<Counts>>;
+pub type Sink = Arc<Mutex<Vec<DispatchCounts>>>;
 
 thread_local! {
     static SINK: RefCell<Option<Sink>> = const { RefCell::new(None) };
@@ -98,8 +85,8 @@ pub fn count(on: bool) {
     SINK.with_borrow_mut(|sink| *sink = on.then(Sink::default));
 }
 
-/// What was counted since `count(true)` or the last call.
-pub fn take_counts() -> Counts {
+/// The dispatches since `count(true)` or the last call, in the order of their execution.
+pub fn take_counts() -> Vec<DispatchCounts> {
     SINK.with_borrow(|sink| sink.as_ref().map(|sink| std::mem::take(&mut *locked(sink)))).unwrap_or_default()
 }
 
@@ -108,14 +95,12 @@ pub fn sink() -> Option<Sink> {
     SINK.with_borrow(Clone::clone)
 }
 
-/// Notes something.
-pub fn note(sink: Option<&Sink>, change: impl FnOnce(&mut Counts)) {
-    if let Some(sink) = sink {
-        change(&mut locked(sink));
-    }
+/// Notes a dispatch.
+pub fn note(sink: &Sink, dispatch: DispatchCounts) {
+    locked(sink).push(dispatch);
 }
 
-fn locked(sink: &Sink) -> std::sync::MutexGuard<'_, Counts> {
+fn locked(sink: &Sink) -> std::sync::MutexGuard<'_, Vec<DispatchCounts>> {
     sink.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

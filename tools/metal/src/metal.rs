@@ -7,10 +7,10 @@ use std::ffi::c_void;
 use std::fmt;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::commands::{Bound, Command, Commands, Memory, Pipeline};
-use crate::counts;
 use crate::library::Library;
 use crate::mode::mode;
 
@@ -52,6 +52,14 @@ enum Object {
     Buffer(Arc<Memory>),
     Commands(Arc<Mutex<Commands>>),
     Encoder(Arc<Mutex<Commands>>, Mutex<Bound>),
+}
+
+impl<P: ?Sized> Drop for ProtocolObject<P> {
+    fn drop(&mut self) {
+        if let Object::Buffer(memory) = &self.0 {
+            memory.freed.store(true, Ordering::SeqCst);
+        }
+    }
 }
 
 type Object1<P> = Retained<ProtocolObject<P>>;
@@ -341,7 +349,6 @@ impl MTLCommandBuffer for ProtocolObject<dyn MTLCommandBuffer> {
         locked(self.commands()).run();
     }
     fn waitUntilCompleted(&self) {
-        counts::note(counts::sink().as_ref(), |counts| counts.waits += 1);
         let mut commands = locked(self.commands());
         if !commands.committed() {
             commands.fail("waited for a command buffer that was not committed");

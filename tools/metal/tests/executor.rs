@@ -39,13 +39,18 @@ fn each_fault_is_reported_by_its_name_in_any_order_of_threads() {
     let faults = [
         ("race_in_threadgroup_memory", "race"),
         ("barrier_for_other_memory", "race"),
+        ("barrier_for_no_memory", "race"),
+        ("simdgroup_barrier_between_simdgroups", "race"),
         ("race_between_threadgroups", "race"),
         ("plain_read_of_an_atomic", "race"),
         ("write_past_the_end", "out of bounds"),
         ("read_past_the_end", "out of bounds"),
         ("divergent_simd_operation", "divergent simd operation"),
         ("partial_simd_operation", "partial simd operation"),
+        ("divergent_barrier", "divergent barrier"),
+        ("barrier_against_simd_operation", "partial simd operation"),
         ("barrier_after_exit", "barrier after exit"),
+        ("misaligned_vector", "misaligned access"),
         ("uninitialised_threadgroup_memory", "uninitialised read"),
         ("too_much_threadgroup_memory", "threadgroup memory"),
     ];

@@ -97,7 +97,7 @@ impl MetalBackend {
             slot.write(0, bytemuck::cast_slice(&inputs.tokens));
         }
         let numbers = step::numbers(inputs);
-        self.grow("step inputs", |memory| &mut memory.numbers, numbers.len())?;
+        self.grow("the numbers of a step", |memory| &mut memory.numbers, numbers.len())?;
         self.memory.numbers.as_ref().expect("grown above").write(0, &numbers);
         Ok(())
     }

@@ -14,7 +14,7 @@ const WEIGHT_WORD: usize = 16;
 /// Labels of the host's buffers.
 pub const WEIGHTS: &str = "a weight file";
 const SCRATCH: &str = "scratch memory";
-const STEP_INPUTS: &str = "step inputs";
+const STEP_INPUTS: &str = "the numbers of a step";
 
 /// Distinct bytes that the launches of one op read and wrote.
 ///
