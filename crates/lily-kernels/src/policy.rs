@@ -6,8 +6,8 @@ mod delta; // the recurrence and what leads to it
 mod matmul; // weights, dense and of experts
 mod rows; // norms, routing, elements
 
-pub use attention::{SHARED_HEADS, shared_heads};
-pub use delta::STATE_ROWS;
+pub use attention::{MERGED_ELEMENTS, shared_heads};
+pub use matmul::{first_groups, lanes, x_rows};
 
 use crate::op::{Counts, Op};
 use crate::switches::Switches;
@@ -41,7 +41,7 @@ impl Grid {
 
 /// The grid of a dispatch in a step of these sizes. What has a state is launched once for each sequence, each with this
 /// grid.
-pub fn grid(op: &Op, c: &Counts, _switches: Switches) -> Grid {
+pub fn grid(op: &Op, c: &Counts, switches: Switches) -> Grid {
     match op {
         Op::Embed(o) => Grid::elements("embed", o.table.cols, c.tokens),
         Op::Linear(o) => matmul::linear(o, c),
@@ -55,7 +55,7 @@ pub fn grid(op: &Op, c: &Counts, _switches: Switches) -> Grid {
         Op::Rope(o) => Grid::elements("rope", o.x.cols, c.tokens),
         Op::KvWrite(o) => Grid::elements("kv_write", o.k.cols, c.tokens),
         Op::QkNormRopeWrite(o) => attention::qk_norm_rope_write(o, c),
-        Op::Attention(o) => attention::attention(o, c),
+        Op::Attention(o) => attention::attention(o, c, switches),
         Op::Conv1dSilu(o) => delta::conv1d_silu(o, c),
         Op::GatedDelta(o) => delta::gated_delta(o),
         Op::GatedDeltaNorm(o) => delta::gated_delta(&o.delta),
@@ -68,6 +68,13 @@ pub fn grid(op: &Op, c: &Counts, _switches: Switches) -> Grid {
         Op::Add(o) => Grid::elements("add", o.out.cols, c.tokens),
         Op::MoeOutput(o) => Grid::elements("moe_output", o.add.out.cols, c.tokens),
         Op::GatherRows(o) => Grid::elements("gather_rows", o.x.cols, c.outputs),
+        Op::NormLinears(o) => matmul::norm_linears(o, c),
+        Op::LinearAdd(o) => matmul::linear_add(o, c),
+        Op::GatedDeltaStep(o) => delta::gated_delta_step(o),
+        Op::MoeGateUp(o) => matmul::moe_gate_up(o, c),
+        Op::MoeDown(o) => matmul::moe_down(o),
+        Op::AttentionParts(o) => attention::attention_parts(o, c, switches),
+        Op::AttentionMerge(o) => attention::attention_merge(o, c),
         Op::QuantizeRows(_) | Op::Sample(_) => Grid::new(op.kind().name(), [0, 0], SIMD),
     }
 }

@@ -48,6 +48,15 @@ pub const STEPS: &[Step] = &[
     Step::Decode { bucket: 4, starts: &[256, 0, 511] },
 ];
 
+/// Steps of ops that take one token of each sequence, and few of those.
+pub const DECODE_STEPS: &[Step] = &[
+    Step::Decode { bucket: 1, starts: &[0] },
+    Step::Decode { bucket: 1, starts: &[700] },
+    Step::Decode { bucket: 2, starts: &[40, 511] },
+    Step::Decode { bucket: 4, starts: &[256, 0, 511] },
+    Step::Decode { bucket: 4, starts: &[3, 255, 90, 31] },
+];
+
 impl Step {
     /// Rows of the plan.
     pub const fn bucket(&self) -> usize {
