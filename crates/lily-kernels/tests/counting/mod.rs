@@ -4,17 +4,74 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use lily_kernels::op::{Access, Op};
+use lily_kernels::check::{Case, cases, check_case};
+use lily_kernels::metal::MetalBackend;
+use lily_kernels::op::{Access, Op, OpKind};
 use lily_kernels::tensor::Space;
 use software_metal::counts::{BindingCounts, DispatchCounts};
+use software_metal::library::Traffic;
 
 /// Kernels may fetch weights in aligned words, and so a few bytes beside a matrix that starts or ends within one.
 const WEIGHT_WORD: usize = 16;
 
-/// Labels of the host's buffers.
-pub const WEIGHTS: &str = "a weight file";
+/// Labels of buffers, as the host and the check name them.
+pub const STATE: &str = "state of a case";
+pub const KV: &str = "KV blocks of a case";
+const WEIGHTS: &str = "a weight file";
 const SCRATCH: &str = "scratch memory";
 const STEP_INPUTS: &str = "the numbers of a step";
+
+/// The cases of an op that a test is about. `choose` looks at the op.
+pub fn cases_where(kind: OpKind, choose: impl Fn(&Op) -> bool) -> Vec<Case> {
+    let chosen: Vec<Case> = cases(kind).into_iter().filter(|case| choose(&case.plan.dispatches[0].op)).collect();
+    assert!(!chosen.is_empty(), "no such case of {}", kind.name());
+    chosen
+}
+
+/// The same case with a switch off.
+pub fn without(case: &Case, switch: &str) -> Case {
+    let mut case = case.clone();
+    case.plan.key.switches = case.plan.key.switches.without(switch).expect("a switch of the table");
+    case
+}
+
+/// Runs a case and returns its launches, in the order of their execution.
+///
+/// # Panics
+/// The case fails.
+pub fn launches(case: &Case) -> Vec<DispatchCounts> {
+    software_metal::set_mode(software_metal::Mode::Checked { seed: 1 });
+    software_metal::count(true);
+    let mut device = MetalBackend::new().expect("the device in software");
+    check_case(case, &mut device).expect("a case that passes");
+    let launches = software_metal::take_counts();
+    software_metal::count(false);
+    launches
+}
+
+/// What launches moved between them and the buffers of one label.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Moved {
+    /// Distinct bytes read, binding by binding.
+    pub read: usize,
+    /// Distinct bytes written, binding by binding.
+    pub written: usize,
+    /// Loads of simdgroups, their lines, their bytes.
+    pub loads: Traffic,
+    /// The same of stores.
+    pub stores: Traffic,
+}
+
+/// What launches moved between them and the buffers of one label.
+pub fn moved(launches: &[DispatchCounts], label: &str) -> Moved {
+    let bindings = launches.iter().flat_map(|launch| &launch.bindings).filter(|b| b.label.as_deref() == Some(label));
+    bindings.fold(Moved::default(), |sum, b| Moved {
+        read: sum.read + b.read_bytes(),
+        written: sum.written + b.written_bytes(),
+        loads: sum.loads + b.loads,
+        stores: sum.stores + b.stores,
+    })
+}
 
 /// Distinct bytes that the launches of one op read and wrote.
 ///
