@@ -8,6 +8,7 @@ use counting::{KV, Moved, STATE, cases_where, launches, moved, without};
 use lily_kernels::check::Case;
 use lily_kernels::op::{Op, OpKind};
 use lily_kernels::ops::attention::Attention;
+use lily_kernels::ops::gated_delta_norm::GatedDeltaNorm;
 use lily_kernels::ops::linear::Activations;
 use lily_kernels::tensor::{DType, Format};
 use software_metal::counts::BindingCounts;
@@ -81,10 +82,10 @@ fn the_state_is_read_once_and_written_once_however_long_the_chunk() {
     let mut lengths = Vec::new();
     for kind in [OpKind::GatedDelta, OpKind::GatedDeltaNorm] {
         for case in cases_where(kind, |_| true) {
-            let delta = match &case.plan.dispatches[0].op {
-                Op::GatedDelta(o) => o,
-                Op::GatedDeltaNorm(o) => &o.delta,
-                other => unreachable!("{:?}", other.kind()),
+            let (Op::GatedDelta(delta) | Op::GatedDeltaNorm(GatedDeltaNorm { delta, .. })) =
+                &case.plan.dispatches[0].op
+            else {
+                unreachable!("asked for")
             };
             let bytes = case.inputs.sequences.len() * delta.state_in.bytes();
             let state = moved(&launches(&case), STATE);
@@ -111,10 +112,13 @@ fn matmuls_write_no_expanded_weights() {
     ));
     let mut outputs = 0;
     for case in &cases {
-        let out = match &case.plan.dispatches[0].op {
-            Op::Linear(o) => case.inputs.rows(o.rows) * o.out.row_bytes(),
-            Op::ExpertLinear(o) => case.inputs.num_tokens() * o.groups.top_k() * o.out.row_bytes(),
-            other => unreachable!("{:?}", other.kind()),
+        let op = &case.plan.dispatches[0].op;
+        let out = if let Op::Linear(o) = op {
+            case.inputs.rows(o.rows) * o.out.row_bytes()
+        } else if let Op::ExpertLinear(o) = op {
+            case.inputs.num_tokens() * o.groups.top_k() * o.out.row_bytes()
+        } else {
+            unreachable!("asked for")
         };
         let written: usize = launches(case).iter().flat_map(|l| &l.bindings).map(BindingCounts::written_bytes).sum();
         assert_eq!(written, out, "{}", case.name);

@@ -376,6 +376,7 @@ mod metal {
             let error = steps(merge, Switches::default()).err().map(|e| e.to_string()).unwrap_or_default();
             assert!(error.contains("no barrier between"), "stages {} and {stage}: {error}", stage - 1);
         }
+        println!("PROOF stages of a step merged with the next: {0}, {0} reported", plan.stages - 1);
     }
 
     /// Distinct bytes of each dispatch of a step, read and written.

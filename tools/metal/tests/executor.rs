@@ -1,5 +1,5 @@
 //! The executor runs kernels as Metal would, and reports each kind of fault.
-#![allow(clippy::unwrap_used, reason = "all of this is test code")]
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "all of this is test code")]
 
 use software_metal::library::{Binding, Launch, Library, Report};
 use software_metal::translate::translate;
@@ -61,6 +61,7 @@ fn each_fault_is_reported_by_its_name_in_any_order_of_threads() {
             assert!(kinds(&report).contains(&kind), "{kernel}, seed {seed}: {:?}", report.problems);
         }
     }
+    println!("PROOF kernels with a planted fault: {}, all reported by name in 4 thread orders", faults.len());
     for (kernel, want) in [("ordered_by_threadgroup_barrier", 63), ("ordered_by_simdgroup_barrier", 1)] {
         for seed in 0..4 {
             let (report, out) = run(&library, kernel, 1, seed, None);

@@ -7,6 +7,8 @@ use std::ops::Range;
 use lily_kernels::check::{Case, cases, check_case};
 use lily_kernels::metal::MetalBackend;
 use lily_kernels::op::{Access, Op, OpKind};
+use lily_kernels::ops::expert_gate_up::ExpertGateUp;
+use lily_kernels::ops::expert_linear::ExpertLinear;
 use lily_kernels::tensor::Space;
 use software_metal::counts::{BindingCounts, DispatchCounts};
 use software_metal::library::Traffic;
@@ -100,10 +102,10 @@ pub fn distinct_bytes(launches: &[DispatchCounts], op: &Op) -> Result<(usize, us
 /// What was read, and the whole of a table of offsets of which something was.
 fn whole_tables(binding: &BindingCounts, op: &Op) -> Vec<Range<usize>> {
     let mut read = binding.read.clone();
-    let groups = match op {
-        Op::ExpertLinear(o) => &o.groups,
-        Op::ExpertGateUp(o) => &o.gate.groups,
-        _ => return read,
+    let (Op::ExpertLinear(ExpertLinear { groups, .. })
+    | Op::ExpertGateUp(ExpertGateUp { gate: ExpertLinear { groups, .. }, .. })) = op
+    else {
+        return read;
     };
     let table = groups.offsets.offset..groups.offsets.offset + groups.offsets.bytes();
     if binding.label.as_deref() == Some(SCRATCH) && read.iter().any(|r| r.start < table.end && table.start < r.end) {
