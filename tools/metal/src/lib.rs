@@ -4,6 +4,7 @@
 //! text → `strict` (types and address spaces); host → `metal` (Apple's names) → `commands` → `library`
 
 mod commands;
+pub mod counts;
 pub mod library;
 pub mod metal;
 mod mode;
@@ -13,4 +14,5 @@ pub mod strict;
 pub mod translate;
 mod work;
 
+pub use counts::{count, take_counts};
 pub use mode::{Mode, leave_out_barriers, mode, set_mode};

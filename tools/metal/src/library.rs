@@ -86,6 +86,8 @@ pub struct Launch<'a> {
     pub seed: u64,
     /// Line whose barriers do nothing: for tests of the check.
     pub without_barrier: Option<u32>,
+    /// Whether to count loads, stores and lines.
+    pub count: bool,
 }
 
 /// Something that Metal leaves to chance, or forbids.
@@ -112,6 +114,25 @@ pub struct Touched {
     pub bits: Vec<u8>,
 }
 
+/// Loads or stores of a binding.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Of whole simdgroups.
+    pub simdgroups: u64,
+    /// Cache lines that each of them touches, in sum.
+    pub lines: u64,
+    /// Bytes of all lanes.
+    pub bytes: u64,
+}
+
+impl std::ops::Add for Traffic {
+    type Output = Self;
+    fn add(self, o: Self) -> Self {
+        Self { simdgroups: self.simdgroups + o.simdgroups, lines: self.lines + o.lines, bytes: self.bytes + o.bytes }
+    }
+}
+
 /// What a launch did.
 #[derive(Debug, Default)]
 pub struct Report {
@@ -119,6 +140,8 @@ pub struct Report {
     pub problems: Vec<Problem>,
     /// Of checked libraries only.
     pub touched: Vec<Touched>,
+    /// Binding, loads, stores; of launches that count.
+    pub moved: Vec<(usize, Traffic, Traffic)>,
     /// Loads and stores seen; 0 of unchecked libraries.
     pub accesses: u64,
 }
@@ -200,5 +223,5 @@ pub fn ready(mode: Mode) -> Result<(), BuildError> {
         return nvidia::ready();
     }
     let there = |compiler: &&str| Command::new(compiler).arg("--version").output().is_ok();
-    if COMPILERS.iter().any(there) { Ok(()) } else { Err(BuildError::NoCompiler(COMPILERS)) }
+    if COMPILERS.iter().any(there) { Ok(()) } else { Err(BuildError::NoCompiler(&COMPILERS)) }
 }

@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
-use crate::library::{BuildError, Launch, Problem, Report, Touched};
+use crate::library::{BuildError, Launch, Problem, Report, Touched, Traffic};
 use crate::work::{self, Work};
 
 /// Compilers that instrument with `-fsanitize=thread`, the preferred one first.
-pub const COMPILERS: &[&str] = &["clang++-19", "clang++", "g++"];
+pub const COMPILERS: [&str; 3] = ["clang++-19", "clang++", "g++"];
 
 const FLAGS: &[&str] = &[
     "-std=c++20",
@@ -55,6 +55,7 @@ struct RawLaunch {
     seed: u64,
     check: c_int,
     without_barrier: c_int,
+    count: c_int,
 }
 
 #[repr(C)]
@@ -66,7 +67,8 @@ struct RawCounts {
 
 type ProblemCall = unsafe extern "C" fn(*mut c_void, *const c_char, i32, *const c_char);
 type TouchedCall = unsafe extern "C" fn(*mut c_void, i32, usize, *const u8, usize);
-type LaunchCall = unsafe extern "C" fn(*const RawLaunch, *mut c_void, ProblemCall, TouchedCall) -> RawCounts;
+type MovedCall = unsafe extern "C" fn(*mut c_void, i32, *const Traffic, *const Traffic);
+type LaunchCall = unsafe extern "C" fn(*const RawLaunch, *mut c_void, ProblemCall, TouchedCall, MovedCall) -> RawCounts;
 /// Kernels, ready to run.
 pub struct Kernels {
     library: libloading::Library,
@@ -80,7 +82,7 @@ impl Kernels {
     /// Builds C++, or loads what an earlier process built of the same.
     pub fn build(text: &str, checked: bool) -> Result<Self, BuildError> {
         let folder = work::folder()?;
-        let id = work::id((text, checked, FLAGS));
+        let id = work::id((text, checked.then(|| COMPILERS.map(instrument)), FLAGS));
         let built = folder.join(format!("{id}.so"));
         if work::sealed(&built).is_none() {
             compile(&folder, &id, text, checked)?;
@@ -130,14 +132,15 @@ impl Kernels {
             seed: launch.seed,
             check: self.checked.into(),
             without_barrier: launch.without_barrier.unwrap_or(0) as c_int,
+            count: launch.count.into(),
         };
         let mut report = Report::default();
         let one = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: the shim declares this function so; what `raw` points to lives until it returns, and so does `report`,
-        // which only the two calls below write. The bindings are the caller's promise.
+        // which only the calls below write. The bindings are the caller's promise.
         let counts = unsafe {
             match self.library.get::<LaunchCall>(b"lily_launch") {
-                Ok(call) => call(&raw const raw, (&raw mut report).cast(), on_problem, on_touched),
+                Ok(call) => call(&raw const raw, (&raw mut report).cast(), on_problem, on_touched, on_moved),
                 Err(e) => panic!("the shim has no lily_launch: {e}"),
             }
         };
@@ -172,6 +175,14 @@ unsafe extern "C" fn on_touched(to: *mut c_void, index: i32, first: usize, bits:
     report.touched.push(Touched { index: index as usize, first, bits: bits.to_vec() });
 }
 
+/// # Safety
+/// Called by `lily_launch` with the report and two counts.
+unsafe extern "C" fn on_moved(to: *mut c_void, index: i32, loads: *const Traffic, stores: *const Traffic) {
+    // SAFETY: the caller's.
+    let (report, loads, stores) = unsafe { (&mut *to.cast::<Report>(), *loads, *stores) };
+    report.moved.push((index as usize, loads, stores));
+}
+
 fn load(built: &Path) -> Result<libloading::Library, libloading::Error> {
     // SAFETY: the library was built from this crate's shim; loading it registers its kernels and does nothing else.
     unsafe { libloading::Library::new(built) }
@@ -181,11 +192,10 @@ fn load(built: &Path) -> Result<libloading::Library, libloading::Error> {
 fn compile(folder: &Path, id: &str, text: &str, checked: bool) -> Result<(), BuildError> {
     let work = Work::new(folder, id)?;
     fs::write(work.0.join("kernels.cpp"), text).map_err(|reason| work.failed(reason))?;
-    let instrument: &[&str] = if checked { &["-fsanitize=thread", "-g1"] } else { &[] };
     let machine = machine(folder)?;
-    let kernels = [instrument, &["-Ishim/include", "-c", "kernels.cpp", "-o", "kernels.o"]].concat();
-    run(&work.0, &kernels)?;
-    run(&work.0, &["-shared", "kernels.o", &machine.to_string_lossy(), "-o", "kernels.so"])?;
+    let kernels = &["-Ishim/include", "-c", "kernels.cpp", "-o", "kernels.o"];
+    run(&work.0, kernels, checked)?;
+    run(&work.0, &["-shared", "kernels.o", &machine.to_string_lossy(), "-o", "kernels.so"], false)?;
     work.finish("kernels.so", &folder.join(format!("{id}.so")))
 }
 
@@ -195,16 +205,27 @@ fn machine(folder: &Path) -> Result<PathBuf, BuildError> {
     let built = folder.join(format!("{id}.o"));
     if work::sealed(&built).is_none() {
         let work = Work::new(folder, &id)?;
-        run(&work.0, &["-Ishim", "-c", "shim/machine.cpp", "-o", "machine.o"])?;
+        run(&work.0, &["-Ishim", "-c", "shim/machine.cpp", "-o", "machine.o"], false)?;
         work.finish("machine.o", &built)?;
     }
     Ok(built)
 }
 
+/// How a compiler lets code report each load and store as the source has it: none put together from several, and with
+/// clang also the read of what is written right after.
+fn instrument(compiler: &str) -> Vec<&'static str> {
+    let mut flags = vec!["-fsanitize=thread", "-g1", "-fno-tree-vectorize", "-fno-tree-slp-vectorize"];
+    if compiler.starts_with("clang") {
+        flags.extend(["-mllvm", "-tsan-instrument-read-before-write=1"]);
+    }
+    flags
+}
+
 /// Runs the first compiler that is there.
-fn run(folder: &Path, arguments: &[&str]) -> Result<(), BuildError> {
+fn run(folder: &Path, arguments: &[&str], checked: bool) -> Result<(), BuildError> {
     for compiler in COMPILERS {
-        let output = match Command::new(compiler).current_dir(folder).args(FLAGS).args(arguments).output() {
+        let more = if checked { instrument(compiler) } else { Vec::new() };
+        let output = match Command::new(compiler).current_dir(folder).args(FLAGS).args(more).args(arguments).output() {
             Ok(output) => output,
             Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
             Err(reason) => return Err(BuildError::File { path: folder.to_owned(), reason }),
@@ -214,5 +235,5 @@ fn run(folder: &Path, arguments: &[&str]) -> Result<(), BuildError> {
             false => Err(BuildError::Compiler { compiler, text: String::from_utf8_lossy(&output.stderr).into_owned() }),
         };
     }
-    Err(BuildError::NoCompiler(COMPILERS))
+    Err(BuildError::NoCompiler(&COMPILERS))
 }

@@ -15,6 +15,7 @@ pub const SHIM: &[(&str, &str)] = &[
     ("types.h", include_str!("../shim/types.h")),
     ("kernel.h", include_str!("../shim/kernel.h")),
     ("machine.h", include_str!("../shim/machine.h")),
+    ("counting.h", include_str!("../shim/counting.h")),
     ("machine.cpp", include_str!("../shim/machine.cpp")),
     ("cuda.h", include_str!("../shim/cuda.h")),
     ("strict.h", include_str!("../shim/strict.h")),
