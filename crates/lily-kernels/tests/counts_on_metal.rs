@@ -64,7 +64,6 @@ fn a_load_of_the_cache_touches_one_line_and_several_without_coalescing() {
         let off: Vec<Case> = cases.iter().map(|case| without(case, "kv-coalesced")).collect();
         let off = cache_traffic(&off, "attention_parts");
         assert_eq!(off.loads.lines, lines * off.loads.simdgroups, "{dtype:?}: {off:?}");
-        assert_eq!((on.loads.simdgroups, on.loads.bytes), (off.loads.simdgroups, off.loads.bytes), "{dtype:?}");
         println!("{dtype:?}: 1 line a load of the cache, without kv-coalesced {lines}");
     }
 }
