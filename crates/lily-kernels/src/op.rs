@@ -139,6 +139,7 @@ macro_rules! ops {
     ($($op:ident in $module:ident),+ $(,)?) => {
         /// One dispatch. Closed: a device matches it exhaustively.
         #[derive(Debug, Clone, PartialEq)]
+        #[expect(clippy::large_enum_variant, reason = "a plan has some hundreds of them, made once")]
         pub enum Op { $(#[doc = concat!("See `ops::", stringify!($module), "`.")] $op(ops::$module::$op)),+ }
 
         /// The kinds of `Op`, for fusion patterns and tables.

@@ -103,7 +103,7 @@ fn every_library_passes_the_strict_front_end() {
     }
     let passed = names.len() - refused.len();
     println!("PROOF libraries through the strict front end: {passed} of {}, {} kernels", names.len(), kernels.len());
-    assert_eq!(names.len(), OpKind::ALL.len() - 2, "all but int8 and sampling, one shared, linear twice: {names:?}");
+    assert!(names.len() > 20 && refused.is_empty(), "{} refused:\n{}", refused.len(), refused.join("\n"));
 }
 
 macro_rules! orders {

@@ -110,7 +110,26 @@ using metal::bfloat;
 #define memory_order_relaxed metal::memory_order_relaxed
 
 // Metal makes a vector as a call does.
-inline ulong2 msl_ulong2(ulong a, ulong b) { return (ulong2)(a, b); }
+#define MSL_VECTORS(T)                                                                  \
+    inline T##2 msl_##T##2(T all) { return (T##2)(all); }                               \
+    inline T##2 msl_##T##2(T a, T b) { return (T##2)(a, b); }                           \
+    inline T##3 msl_##T##3(T all) { return (T##3)(all); }                               \
+    inline T##3 msl_##T##3(T a, T b, T c) { return (T##3)(a, b, c); }                   \
+    inline T##4 msl_##T##4(T all) { return (T##4)(all); }                               \
+    inline T##4 msl_##T##4(T a, T b, T c, T d) { return (T##4)(a, b, c, d); }           \
+    inline T##4 msl_##T##4(T##2 a, T##2 b) { return (T##4)(a, b); }
+MSL_VECTORS(float) MSL_VECTORS(half) MSL_VECTORS(uint) MSL_VECTORS(int) MSL_VECTORS(ushort) MSL_VECTORS(ulong)
+#define float2(...) msl_float2(__VA_ARGS__)
+#define float3(...) msl_float3(__VA_ARGS__)
+#define float4(...) msl_float4(__VA_ARGS__)
+#define half2(...) msl_half2(__VA_ARGS__)
+#define half4(...) msl_half4(__VA_ARGS__)
+#define uint2(...) msl_uint2(__VA_ARGS__)
+#define uint3(...) msl_uint3(__VA_ARGS__)
+#define uint4(...) msl_uint4(__VA_ARGS__)
+#define int2(...) msl_int2(__VA_ARGS__)
+#define int4(...) msl_int4(__VA_ARGS__)
+#define ushort2(...) msl_ushort2(__VA_ARGS__)
 #define ulong2(...) msl_ulong2(__VA_ARGS__)
 
 #define MSL_THREADGROUP_ARRAY(T, name, dims, slot) __local T(&name) dims = *(__local T(*) dims)0

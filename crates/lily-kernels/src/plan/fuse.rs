@@ -196,9 +196,9 @@ pub const FUSIONS: &[Fusion] = &[
 
 fn fuse_norm_in(run: &[Op], _: &mut Temps) -> Option<Vec<Op>> {
     let (Op::RmsNorm(norm), linears) = run.split_first()? else { return None };
-    let reads_it = |op: &Op| match op {
-        Op::Linear(l) if (l.x, l.rows) == (Activations::Full(norm.out), norm.rows) => Some(l.clone()),
-        _ => None,
+    let reads_it = |op: &Op| {
+        let Op::Linear(l) = op else { return None };
+        ((l.x, l.rows) == (Activations::Full(norm.out), norm.rows)).then(|| l.clone())
     };
     let linears: Vec<Linear> = linears.iter().map(reads_it).collect::<Option<_>>()?;
     (norm.heads == 1).then(|| vec![NormLinears { norm: norm.clone(), linears }.into()])

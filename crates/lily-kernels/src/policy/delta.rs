@@ -10,8 +10,8 @@ use crate::ops::gated_delta_step::{GatedDeltaStep, PART};
 const STATE_ROWS: usize = 4;
 
 /// Rows of each sequence: those of one prefill, or one token each.
-const fn rows(c: &Counts) -> usize {
-    if c.sequences == 0 { 0 } else { c.tokens / c.sequences }
+fn rows(c: &Counts) -> usize {
+    c.tokens.checked_div(c.sequences).unwrap_or(0)
 }
 
 pub fn conv1d_silu(o: &Conv1dSilu, c: &Counts) -> Grid {

@@ -19,8 +19,8 @@ const WEIGHT_WORD: usize = 16;
 /// Labels of buffers, as the host and the check name them.
 pub const STATE: &str = "state of a case";
 pub const KV: &str = "KV blocks of a case";
-const WEIGHTS: &str = "a weight file";
-const SCRATCH: &str = "scratch memory";
+pub const WEIGHTS: &str = "a weight file";
+pub const SCRATCH: &str = "scratch memory";
 const STEP_INPUTS: &str = "the numbers of a step";
 
 /// The cases of an op that a test is about. `choose` looks at the op.

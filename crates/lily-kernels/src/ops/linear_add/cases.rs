@@ -42,7 +42,7 @@ fn case(step: Step, format: Format, (outputs, cols): (usize, usize), heads: Opti
     let linear = Linear { rows: Rows::Tokens, x: Activations::Full(x), weight, out: b.temp(b.bucket(), outputs) };
     let residual = b.normal(1, outputs);
     let out = b.output(b.bucket(), outputs, DType::F32);
-    let [x, y] = if outputs % 2 == 0 { [linear.out, residual] } else { [residual, linear.out] };
+    let [x, y] = if outputs.is_multiple_of(2) { [linear.out, residual] } else { [residual, linear.out] };
     let add = Add { a: x, b: y, out };
     b.finish(&format!("{cols}→{outputs}, {format:?}, {heads:?}"), LinearAdd { linear, add, scale }, 1e-5)
 }

@@ -48,7 +48,7 @@ inline float factor_of(PlainRows x, uint row, uint inputs, float eps, uint lane)
 }
 
 inline void part_products(
-    WeightedRows x, uint inputs, NormedPart part, Weights w, Format f, thread const float* factors, uint rows, Work here, device float* out) {
+    WeightedRows x, uint inputs, constant NormedPart& part, Weights w, Format f, thread const float* factors, uint rows, Work here, device float* out) {
     const Weights at = {w.elements + part.elements_at, w.scales + part.scales_at, w.biases + part.biases_at};
     float sums[MOST_X_ROWS * ROWS];
     row_products(x, inputs, part.outputs, at, f, here, sums);
@@ -109,7 +109,7 @@ kernel void norm_linears(
     while (which + 1 < args.parts && group.x >= parts.part[which + 1].first_group) {
         which++;
     }
-    const NormedPart part = parts.part[which];
+    constant NormedPart& part = parts.part[which];
     const Work here = work(group.x - part.first_group, simdgroup, simdgroups, lane, args.lanes);
     const WeightedRows weighted = {plain, weight};
     const ulong at = ulong(first_row) * part.outputs;
