@@ -5,6 +5,7 @@ mod delta; // the recurrence and what leads to it
 mod elementwise; // one thread an element
 mod matmul; // weights, dense and of experts
 mod rows; // norms, routing
+pub mod sample; // the next token
 pub mod sources; // which files make a library
 
 use super::device::{Launch, Place, SIMD, Source};
@@ -24,12 +25,14 @@ pub struct Prepared<'a> {
     arguments: Vec<Vec<u8>>,
     groups: [usize; 2],
     threads: usize,
+    /// Which launches of its op it follows: those with a lower number.
+    pub turn: usize,
 }
 
 impl<'a> Prepared<'a> {
     fn new(source: Source, kernel: &'static str, buffers: Vec<Place<'a>>) -> Self {
         let (constants, arguments) = (Vec::new(), Vec::new());
-        Self { source, kernel, constants, buffers, arguments, groups: [1, 1], threads: SIMD }
+        Self { source, kernel, constants, buffers, arguments, groups: [1, 1], threads: SIMD, turn: 0 }
     }
 
     /// Values of the function constants.
@@ -47,6 +50,12 @@ impl<'a> Prepared<'a> {
     /// Threadgroups, and the threads of each.
     fn over(mut self, groups: [usize; 2], threads: usize) -> Self {
         (self.groups, self.threads) = (groups, threads);
+        self
+    }
+
+    /// After the launches of its op that have a lower turn.
+    fn after(mut self, turn: usize) -> Self {
+        self.turn = turn + 1;
         self
     }
 
@@ -133,7 +142,7 @@ pub fn unsupported(op: &Op) -> Option<String> {
     }
 }
 
-/// The launches of an op, which may run in any order; none if the step has no rows for it.
+/// The launches of an op, which may run in any order but for their turns; none if the step has no rows for it.
 pub fn lower<'a>(step: &Step<'a>, op: &Op) -> Vec<Prepared<'a>> {
     let launches = match op {
         Op::Embed(o) => vec![matmul::embed(step, o)],
@@ -161,7 +170,8 @@ pub fn lower<'a>(step: &Step<'a>, op: &Op) -> Vec<Prepared<'a>> {
         Op::Add(o) => vec![elementwise::add(step, o)],
         Op::MoeOutput(o) => vec![elementwise::moe_output(step, o)],
         Op::GatherRows(o) => vec![elementwise::gather_rows(step, o)],
-        Op::QuantizeRows(_) | Op::Sample(_) => unreachable!("{} is no kernel here", op.kind().name()),
+        Op::Sample(o) => sample::sample(step, o),
+        Op::QuantizeRows(_) => unreachable!("{} is no kernel here", op.kind().name()),
     };
     launches.into_iter().filter(|launch| !launch.groups.contains(&0)).collect()
 }

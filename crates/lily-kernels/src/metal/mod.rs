@@ -14,13 +14,10 @@ use self::device::{Buffer, Gpu};
 use self::step::Step;
 use self::weights::Weights;
 use crate::backend::{Backend, BufferId, DeviceError, ExecutableId, Observer, Ticket};
-use crate::cpu::isa::Isa;
 use crate::inputs::StepInputs;
 use crate::mapped::MappedFile;
 use crate::op::Op;
-use crate::ops::sample::Sample;
-use crate::ops::sample::simd::{Scratch, choose};
-use crate::plan::{Dispatch, Plan, Precision, Program};
+use crate::plan::{Plan, Precision, Program};
 use crate::slots::Slots;
 use crate::tensor::{DType, Space, Tensor};
 
@@ -37,6 +34,9 @@ struct Memory {
     arena: Option<Buffer>,
     logits: Option<Buffer>,
     token_slots: [Option<Buffer>; 2],
+    /// What sampling works in, and what it left in each slot, for the host.
+    sampling: Option<Buffer>,
+    for_host: [Option<Buffer>; 2],
     /// What changes from step to step: `step::numbers`.
     numbers: Option<Buffer>,
     /// With the length that was asked for.
@@ -113,34 +113,18 @@ impl MetalBackend {
         Ok(())
     }
 
-    /// Chooses the tokens on the host, which shares memory with the GPU.
-    fn sample(&self, o: &Sample, inputs: &StepInputs) {
-        let step = Step::new(&self.memory, inputs);
-        let (logits, tokens) = (step.at(&o.logits), step.at(&o.tokens));
-        let mut row = vec![0.0f32; o.logits.cols];
-        let mut scratch = Scratch::default();
-        scratch.grow(o.logits.cols);
-        for (i, how) in inputs.sampling.iter().enumerate() {
-            logits.buffer.read(logits.offset + i * o.logits.row_bytes(), bytemuck::cast_slice_mut(&mut row));
-            let id = choose(Isa::detect(), &row, inputs.edits(i), how, &mut scratch);
-            tokens.buffer.write(tokens.offset + i * o.tokens.row_bytes(), &id.to_le_bytes());
-        }
-    }
-
     /// Runs some dispatches of a plan.
     fn run(&mut self, plan: &Plan, range: std::ops::Range<usize>, inputs: &StepInputs) -> Result<(), DeviceError> {
-        let dispatches = &plan.dispatches[range];
-        if let [Dispatch { op: Op::Sample(o), .. }] = dispatches {
-            self.sample(o, inputs);
-            return Ok(());
-        }
         let step = Step::new(&self.memory, inputs);
-        let prepared: Vec<_> = dispatches.iter().map(|d| (d.stage, lower::lower(&step, &d.op))).collect();
-        let mut stages = Vec::new();
-        for of_stage in prepared.chunk_by(|a, b| a.0 == b.0) {
-            stages
-                .push(of_stage.iter().flat_map(|(_, launches)| launches.iter().map(lower::Prepared::launch)).collect());
+        let mut prepared = Vec::new();
+        for dispatch in &plan.dispatches[range] {
+            prepared.extend(lower::lower(&step, &dispatch.op).into_iter().map(|launch| (dispatch.stage, launch)));
         }
+        // An op of several launches in a row takes as many stages.
+        prepared.sort_by_key(|(stage, launch)| (*stage, launch.turn));
+        let same = |a: &(usize, lower::Prepared), b: &(usize, lower::Prepared)| (a.0, a.1.turn) == (b.0, b.1.turn);
+        let stages: Vec<Vec<_>> =
+            prepared.chunk_by(same).map(|stage| stage.iter().map(|(_, launch)| launch.launch()).collect()).collect();
         self.gpu.run(&stages)
     }
 }
@@ -214,6 +198,13 @@ impl Backend for MetalBackend {
         self.grow(|memory| &mut memory.logits, plan.logits_bytes)?;
         self.grow(|memory| &mut memory.token_slots[0], rows * DType::U32.bytes())?;
         self.grow(|memory| &mut memory.token_slots[1], rows * DType::U32.bytes())?;
+        for dispatch in &plan.dispatches {
+            if let Op::Sample(o) = &dispatch.op {
+                self.grow(|memory| &mut memory.sampling, lower::sample::Scratch::of(o).bytes)?;
+                self.grow(|memory| &mut memory.for_host[0], o.tokens.bytes())?;
+                self.grow(|memory| &mut memory.for_host[1], o.tokens.bytes())?;
+            }
+        }
         Ok(ExecutableId(self.plans.insert(plan)))
     }
 
@@ -247,8 +238,8 @@ impl Backend for MetalBackend {
     }
 
     fn sampled(&mut self, token_slot: usize, out: &mut [u32]) {
-        let slot = self.memory.token_slots[token_slot].as_ref().expect("a plan was compiled");
-        slot.read(0, bytemuck::cast_slice_mut(out));
+        let chosen = self.memory.for_host[token_slot].as_ref().expect("a sampling plan was compiled");
+        chosen.read(0, bytemuck::cast_slice_mut(out));
     }
 
     fn poke(&mut self, space: Space, offset: usize, bytes: &[u8]) {

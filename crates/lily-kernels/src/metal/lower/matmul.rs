@@ -55,7 +55,7 @@ pub fn embed<'a>(step: &Step<'a>, o: &Embed) -> Prepared<'a> {
         step.weights(&o.table);
     Prepared::new(EMBED, "embed", vec![step.at(&o.tokens), elements, scales, biases, step.at(&o.out)])
         .constants(&constants(o.table.format))
-        .arguments(Arguments::of(&[o.table.cols, elements_at, scales_at, biases_at]))
+        .arguments(Arguments::of(&[o.table.cols, o.table.rows, elements_at, scales_at, biases_at]))
         .elements(o.table.cols, step.tokens())
 }
 

@@ -1,7 +1,9 @@
-// out[t] = row tokens[t] of the table; one thread an element.
+// out[t] = row tokens[t] of the table; one thread an element. A step that was submitted before its token was known may find
+// that there is none: then out[t] = 0, and nobody looks at what the step makes of it.
 
 struct EmbedArguments {
     uint cols;
+    uint rows;
     uint elements_at;  // bytes from each buffer's place to its first element
     uint scales_at;
     uint biases_at;
@@ -21,7 +23,9 @@ kernel void embed(
     }
     const ulong row = tokens[at.y];
     float value = 0.0f;
-    if (DENSE != 0) {
+    if (row >= args.rows) {
+        value = 0.0f;
+    } else if (DENSE != 0) {
         const uint bytes = TYPE == F32 ? 4 : 2;
         value = float_at(elements + args.elements_at + row * args.cols * bytes, TYPE, at.x);
     } else {
