@@ -18,6 +18,11 @@ pub const SWITCHES: &[Switch] = &[
     Switch { name: "fuse-expert-out", default: true, doc: "routing score, shared expert and residual in one dispatch" },
     Switch { name: "fuse-qk", default: true, doc: "q/k norm, RoPE and cache write in one dispatch" },
     Switch { name: "fuse-gdn-norm", default: true, doc: "recurrence and gated norm in one dispatch" },
+    Switch {
+        name: "token-handoff",
+        default: true,
+        doc: "a token goes to the next step on the device, which is given that step before the token is read",
+    },
 ];
 
 /// Which switches are on.

@@ -306,7 +306,7 @@ mod metal {
         let (hk, hv, dk, dv) = GDN;
         let mut device = MetalBackend::new().unwrap();
         let file: &'static [u8] = model.file.leak();
-        device.open_weights(MappedFile::from_static("toy", file)).unwrap();
+        device.open_weights(MappedFile::from_static("toy", file), 0).unwrap();
         device.upload_constants(&model.constants).unwrap();
         let half = 12 * (2 * hk * dk + hv * dv) + 4 * hv * dv * dk;
         assert_eq!(device.allocate("state", 2 * half).unwrap(), BufferId(0));
@@ -325,8 +325,13 @@ mod metal {
         let mut all = Vec::new();
         for (plan, inputs) in [(prefill, chunk(&[7, 7, 3, 41, 0], 0, 0)), (decode, chunk(&[9], 5, 1))] {
             let executable = device.compile(Arc::new(plan)).unwrap();
+            let before = software_metal::counts();
             let ticket = device.submit(executable, &inputs)?;
+            let submitted = software_metal::counts();
             device.wait(ticket)?;
+            // Routing goes on where it began: nothing of a step comes back to the host before its end.
+            assert_eq!(submitted.command_buffers, before.command_buffers + 1);
+            assert_eq!((submitted.waits, software_metal::counts().waits), (before.waits, before.waits + 1));
             let mut logits = vec![0.0; VOCAB];
             device.logits(1, VOCAB, &mut logits);
             all.extend(logits);

@@ -3,15 +3,22 @@
 
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Instant;
 
 use crate::library::{Binding, Launch, Library, Parameters, Report};
 use crate::mode::{Mode, left_out, mode};
+use crate::queue::{Event, locked};
 
 /// Bytes that host and kernels share, aligned as a page is.
 pub struct Memory {
     start: NonNull<u8>,
-    layout: std::alloc::Layout,
+    length: usize,
+    /// How it was allocated; `None` for bytes of the host's.
+    layout: Option<std::alloc::Layout>,
+    /// Command buffers that were committed with it.
+    users: Mutex<Vec<Weak<Mutex<Commands>>>>,
 }
 
 // SAFETY: the bytes are reached through raw pointers only; who may use them when is the host's business, as with Metal.
@@ -19,8 +26,17 @@ unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
 
+/// Bytes of all buffers of this process.
+static ALLOCATED: AtomicUsize = AtomicUsize::new(0);
+
+/// Bytes of all buffers of this process.
+pub fn allocated() -> usize {
+    ALLOCATED.load(Ordering::SeqCst)
+}
+
 impl Memory {
-    const PAGE: usize = 16 << 10;
+    /// What a page is to Metal.
+    pub const PAGE: usize = 16 << 10;
 
     /// Zeroes.
     pub fn new(length: usize) -> Self {
@@ -28,7 +44,14 @@ impl Memory {
         let layout = layout.unwrap_or_else(|_| panic!("a buffer of {length} bytes"));
         // SAFETY: the size is not 0.
         let start = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) });
-        Self { start: start.unwrap_or_else(|| std::alloc::handle_alloc_error(layout)), layout }
+        let start = start.unwrap_or_else(|| std::alloc::handle_alloc_error(layout));
+        ALLOCATED.fetch_add(layout.size(), Ordering::SeqCst);
+        Self { start, length: layout.size(), layout: Some(layout), users: Mutex::default() }
+    }
+
+    /// Bytes that the host has and keeps.
+    pub const fn of_host(start: NonNull<u8>, length: usize) -> Self {
+        Self { start, length, layout: None, users: Mutex::new(Vec::new()) }
     }
 
     /// The first byte.
@@ -38,14 +61,39 @@ impl Memory {
 
     /// Bytes.
     pub const fn length(&self) -> usize {
-        self.layout.size()
+        self.length
+    }
+
+    /// A command buffer was committed that uses it.
+    pub fn used_by(&self, commands: &Arc<Mutex<Commands>>) {
+        let mut users = locked(&self.users);
+        users.retain(|user| user.strong_count() > 0);
+        let user = Arc::downgrade(commands);
+        if !users.iter().any(|known| known.ptr_eq(&user)) {
+            users.push(user);
+        }
+    }
+
+    /// The host asks for the bytes. That is its right while nothing in flight uses them; a real device cannot tell.
+    pub fn host_looks(&self) {
+        locked(&self.users).retain(|user| {
+            let Some(user) = user.upgrade() else { return false };
+            let mut user = locked(&user);
+            if !user.known {
+                user.fail("the host asked for the contents of a buffer that a command buffer in flight uses");
+            }
+            !user.known
+        });
     }
 }
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: allocated with this layout, and nobody has the value any more.
-        unsafe { std::alloc::dealloc(self.start.as_ptr(), self.layout) };
+        if let Some(layout) = self.layout {
+            ALLOCATED.fetch_sub(layout.size(), Ordering::SeqCst);
+            // SAFETY: allocated with this layout, and nobody has the value any more.
+            unsafe { std::alloc::dealloc(self.start.as_ptr(), layout) };
+        }
     }
 }
 
@@ -191,6 +239,13 @@ impl Dispatch {
         unsafe { self.pipeline.library.launch(&launch) }
     }
 
+    fn memories(&self) -> impl Iterator<Item = &Arc<Memory>> {
+        self.buffers.iter().filter_map(|(_, source)| match source {
+            Source::Buffer(memory, _) => Some(memory),
+            Source::Bytes(_) => None,
+        })
+    }
+
     /// The buffer behind a binding, and where in it the binding starts.
     fn place(&self, index: usize) -> Option<(usize, usize)> {
         self.buffers.iter().find(|(i, _)| *i == index).and_then(|(_, source)| match source {
@@ -217,6 +272,7 @@ enum State {
     },
     Ended,
     Committed,
+    Ran,
 }
 
 /// A command buffer.
@@ -225,16 +281,40 @@ pub struct Commands {
     list: Vec<Command>,
     state: State,
     error: Option<String>,
+    /// Values of events that it waits for before all else.
+    pub waits: Vec<(Arc<Event>, u64)>,
+    /// Values that events get when it is done.
+    pub signals: Vec<(Arc<Event>, u64)>,
+    /// The host has waited for it.
+    pub known: bool,
+    /// When it ran, in seconds.
+    pub times: (f64, f64),
 }
 
 impl Commands {
     /// Opens the encoder.
     pub fn begin(&mut self, concurrent: bool) {
-        if matches!(self.state, State::Encoding { .. } | State::Committed) {
+        if matches!(self.state, State::Encoding { .. } | State::Committed | State::Ran) {
             self.fail("a second encoder was opened before the first one ended, or after the commit");
         }
         self.list.push(Command::Barrier);
         self.state = State::Encoding { concurrent };
+    }
+
+    /// Waits for an event, before the first encoder.
+    pub fn wait_for(&mut self, event: &Arc<Event>, value: u64) {
+        if self.state != State::Empty {
+            self.fail("an event is waited for before the encoder opens: this device knows no other place");
+        }
+        self.waits.push((Arc::clone(event), value));
+    }
+
+    /// Signals an event, behind the last encoder.
+    pub fn signal(&mut self, event: &Arc<Event>, value: u64) {
+        if self.state != State::Ended {
+            self.fail("an event is signalled when the encoder has ended: this device knows no other place");
+        }
+        self.signals.push((Arc::clone(event), value));
     }
 
     /// An encoder is open.
@@ -242,9 +322,9 @@ impl Commands {
         matches!(self.state, State::Encoding { .. })
     }
 
-    /// Whether it has run.
+    /// Whether it was handed over.
     pub fn committed(&self) -> bool {
-        self.state == State::Committed
+        matches!(self.state, State::Committed | State::Ran)
     }
 
     /// Closes the encoder.
@@ -260,6 +340,19 @@ impl Commands {
         }
     }
 
+    /// Buffers of its dispatches.
+    pub fn memories(&self) -> impl Iterator<Item = &Arc<Memory>> {
+        self.list.iter().flat_map(|command| match command {
+            Command::Dispatch(dispatch) => dispatch.memories().collect(),
+            Command::Barrier => Vec::new(),
+        })
+    }
+
+    /// How many dispatches it has.
+    pub fn dispatches(&self) -> usize {
+        self.list.iter().filter(|command| matches!(command, Command::Dispatch(_))).count()
+    }
+
     /// Keeps the first thing that went wrong.
     pub fn fail(&mut self, problem: &str) {
         self.error.get_or_insert_with(|| problem.to_owned());
@@ -270,14 +363,34 @@ impl Commands {
         self.error.clone()
     }
 
-    /// Runs everything, unless encoding failed.
-    pub fn run(&mut self) {
+    /// Handed over.
+    pub fn commit(&mut self) {
         if self.state != State::Ended {
             self.fail("a command buffer was committed twice, or before endEncoding");
         }
         self.state = State::Committed;
+    }
+
+    /// Runs everything, once, unless encoding failed. What failed signals nothing, as on a real device.
+    pub fn run(&mut self) {
+        if self.state == State::Ran {
+            return;
+        }
+        self.state = State::Ran;
+        let late = self.waits.iter().find(|(event, value)| event.value() < *value);
+        if let Some((event, value)) = late {
+            let has = event.value();
+            self.fail(&format!(
+                "it waits for value {value} of an event that has {has}, and nothing signals it any more"
+            ));
+        }
+        let start = Instant::now();
         if self.error.is_none() {
             self.error = run(&self.list).err();
+        }
+        self.times.1 = self.times.0 + start.elapsed().as_secs_f64();
+        if self.error.is_none() {
+            self.signals.iter().for_each(|(event, value)| event.signal(*value));
         }
     }
 }

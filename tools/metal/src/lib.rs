@@ -3,10 +3,14 @@
 //! text → `translate` → `library` (compiled, run, checked); `strict` (types and address spaces); host → `metal` (Apple's names) → `commands` → `library`
 
 mod commands;
+mod machine;
 pub mod library;
 pub mod metal;
 mod mode;
+mod queue;
 pub mod strict;
 pub mod translate;
 
+pub use machine::{Machine, machine, set_machine};
 pub use mode::{Mode, leave_out_barriers, mode, set_mode};
+pub use queue::{Counts, counts};

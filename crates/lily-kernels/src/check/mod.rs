@@ -82,7 +82,7 @@ pub fn check_case(case: &Case, backend: &mut dyn Backend) -> Result<Report, Stri
 
 /// Sets a device's memory, runs the step, reads all memory back.
 fn run_on(case: &Case, backend: &mut dyn Backend) -> Result<Image, DeviceError> {
-    backend.open_weights(case.weight_file())?;
+    backend.open_weights(case.weight_file(), 0)?;
     backend.upload_constants(&case.constants)?;
     let executable = backend.compile(Arc::new(case.plan.clone()))?;
     let mut states: Vec<BufferId> = Vec::new();

@@ -2,18 +2,21 @@
 //! and on Linux against a Metal device in software (feature `software-metal`), which runs the same kernel text.
 
 mod api; // Apple's names
-mod device; // buffers, pipelines, command buffers
+mod device; // buffers and command buffers
+mod features; // what the machine can do
 mod lower; // op → launches
+mod pipelines; // kernels, compiled
 mod step; // where operands lie
 mod weights; // where matrices lie
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use self::device::{Buffer, Gpu};
 use self::step::Step;
 use self::weights::Weights;
-use crate::backend::{Backend, BufferId, DeviceError, ExecutableId, Observer, Ticket};
+use crate::backend::{Backend, BufferId, DeviceError, ExecutableId, Feature, Observer, Ticket};
 use crate::inputs::StepInputs;
 use crate::mapped::MappedFile;
 use crate::op::Op;
@@ -37,8 +40,8 @@ struct Memory {
     /// What sampling works in, and what it left in each slot, for the host.
     sampling: Option<Buffer>,
     for_host: [Option<Buffer>; 2],
-    /// What changes from step to step: `step::numbers`.
-    numbers: Option<Buffer>,
+    /// What changes from step to step (`step::numbers`): of two steps in flight and of one that is being encoded.
+    numbers: [Option<Buffer>; 3],
     /// With the length that was asked for.
     buffers: Slots<(Buffer, usize)>,
     kv: Option<(BufferId, usize)>,
@@ -48,6 +51,10 @@ impl Memory {
     fn buffer(&self, id: BufferId) -> (&Buffer, usize) {
         let (buffer, bytes) = self.buffers.get(id.0);
         (buffer, *bytes)
+    }
+
+    const fn numbers_of(&self, step: u64) -> &Option<Buffer> {
+        &self.numbers[step as usize % self.numbers.len()]
     }
 
     /// The flat buffer behind a space, for `poke` and `peek`.
@@ -65,12 +72,13 @@ impl Memory {
     }
 }
 
-/// The device. A step has run when `submit` returns.
+/// The device. Steps run behind `submit`, in order; the host touches memory only when none that uses it is in flight.
 pub struct MetalBackend {
     gpu: Gpu,
     memory: Memory,
     plans: Slots<Arc<Plan>>,
-    steps: u64,
+    /// Number of the step that chose what is in each token slot.
+    chosen: [u64; 2],
     interrupt: Option<Arc<AtomicBool>>,
 }
 
@@ -80,7 +88,8 @@ impl MetalBackend {
     /// # Errors
     /// There is none.
     pub fn new() -> Result<Self, DeviceError> {
-        Ok(Self { gpu: Gpu::open()?, memory: Memory::default(), plans: Slots::default(), steps: 0, interrupt: None })
+        let memory = Memory::default();
+        Ok(Self { gpu: Gpu::open()?, memory, plans: Slots::default(), chosen: [0; 2], interrupt: None })
     }
 
     fn plan(&self, executable: ExecutableId) -> Arc<Plan> {
@@ -88,16 +97,13 @@ impl MetalBackend {
     }
 
     /// Brings what is new in a step to the device.
-    fn begin(&mut self, plan: &Plan, inputs: &StepInputs) -> Result<(), DeviceError> {
+    fn begin(&mut self, plan: &Plan, inputs: &StepInputs) {
         plan.check_inputs(inputs);
         if plan.key.program == Program::Forward && !inputs.tokens_on_device {
+            self.gpu.idle();
             let slot = self.memory.token_slots[inputs.token_slot].as_ref().expect("a plan was compiled");
             slot.write(0, bytemuck::cast_slice(&inputs.tokens));
         }
-        let numbers = step::numbers(inputs);
-        self.grow(|memory| &mut memory.numbers, numbers.len())?;
-        self.memory.numbers.as_ref().expect("grown above").write(0, &numbers);
-        Ok(())
     }
 
     /// Makes a buffer at least so long; its bytes stay.
@@ -105,33 +111,47 @@ impl MetalBackend {
         let old = buffer(&mut self.memory);
         if old.as_ref().is_none_or(|old| old.len() < bytes) {
             let grown = self.gpu.buffer("scratch memory", bytes)?;
-            if let Some(old) = old {
-                grown.copy(0, old, 0, old.len());
+            if let Some(old) = old.replace(grown) {
+                let grown = buffer(&mut self.memory).as_ref().expect("put there above");
+                grown.copy(0, &old, 0, old.len());
+                self.gpu.release(&old);
             }
-            *old = Some(grown);
         }
         Ok(())
     }
 
-    /// Runs some dispatches of a plan.
-    fn run(&mut self, plan: &Plan, range: std::ops::Range<usize>, inputs: &StepInputs) -> Result<(), DeviceError> {
-        let step = Step::new(&self.memory, inputs);
+    /// Submits some dispatches of a plan; returns the step's number.
+    fn run(&mut self, plan: &Plan, range: std::ops::Range<usize>, inputs: &StepInputs) -> Result<u64, DeviceError> {
+        let number = self.gpu.next();
+        let numbers = step::numbers(inputs);
+        let place = &mut self.memory.numbers[number as usize % self.memory.numbers.len()];
+        if place.as_ref().is_none_or(|old| old.len() < numbers.len()) {
+            let grown = self.gpu.buffer("the numbers of a step", numbers.len().next_power_of_two())?;
+            if let Some(old) = place.replace(grown) {
+                self.gpu.release(&old);
+            }
+        }
+        place.as_ref().expect("made above").write(0, &numbers);
+        let step = Step::new(&self.memory, number, inputs);
         let mut prepared = Vec::new();
         for dispatch in &plan.dispatches[range] {
             prepared.extend(lower::lower(&step, &dispatch.op).into_iter().map(|launch| (dispatch.stage, launch)));
+            if let Op::Sample(_) = dispatch.op {
+                self.chosen[1 - inputs.token_slot] = number;
+            }
         }
         // An op of several launches in a row takes as many stages.
         prepared.sort_by_key(|(stage, launch)| (*stage, launch.turn));
         let same = |a: &(usize, lower::Prepared), b: &(usize, lower::Prepared)| (a.0, a.1.turn) == (b.0, b.1.turn);
         let stages: Vec<Vec<_>> =
             prepared.chunk_by(same).map(|stage| stage.iter().map(|(_, launch)| launch.launch()).collect()).collect();
-        self.gpu.run(&stages)
+        self.gpu.submit(&stages)
     }
 }
 
 impl Backend for MetalBackend {
     fn available_bytes(&self) -> Option<u64> {
-        Some(self.gpu.working_set())
+        Some(self.gpu.available())
     }
 
     fn fast(&self) -> Precision {
@@ -142,17 +162,31 @@ impl Backend for MetalBackend {
         format!("metal ({})", self.gpu.name())
     }
 
-    fn open_weights(&mut self, file: Arc<MappedFile>) -> Result<(), DeviceError> {
-        let buffer = self.gpu.buffer("a weight file", file.bytes().len())?;
-        buffer.write(0, file.bytes());
-        self.memory.weights.add(buffer);
-        Ok(())
+    fn features(&mut self) -> Vec<Feature> {
+        let mut rows = self.gpu.features.rows().to_vec();
+        let why = "a step is encoded and submitted while the one before runs; a shared event orders them".to_owned();
+        rows.push(Feature { name: "two steps in flight", available: true, why });
+        rows.push(self.gpu.residency_row());
+        rows.push(self.gpu.pipelines.row());
+        rows.extend(self.memory.weights.row());
+        rows
+    }
+
+    fn cache_in(&mut self, folder: &Path) {
+        self.gpu.pipelines.archive_in(folder);
+    }
+
+    fn open_weights(&mut self, file: Arc<MappedFile>, first: u64) -> Result<(), DeviceError> {
+        self.memory.weights.add(&mut self.gpu, file, first)
     }
 
     fn upload_constants(&mut self, values: &[f32]) -> Result<(), DeviceError> {
+        self.gpu.idle();
         let buffer = self.gpu.buffer("the norms and gates", size_of_val(values))?;
         buffer.write(0, bytemuck::cast_slice(values));
-        self.memory.constants = Some(buffer);
+        if let Some(old) = self.memory.constants.replace(buffer) {
+            self.gpu.release(&old);
+        }
         Ok(())
     }
 
@@ -162,6 +196,7 @@ impl Backend for MetalBackend {
     }
 
     fn free(&mut self, buffer: BufferId) {
+        self.gpu.release(self.memory.buffer(buffer).0);
         self.memory.buffers.remove(buffer.0);
     }
 
@@ -170,28 +205,33 @@ impl Backend for MetalBackend {
     }
 
     fn copy(&mut self, from: (BufferId, usize), to: (BufferId, usize), bytes: usize) {
+        self.gpu.idle();
         self.memory.buffer(to.0).0.copy(to.1, self.memory.buffer(from.0).0, from.1, bytes);
     }
 
     fn clear(&mut self, buffer: BufferId, offset: usize, bytes: usize) {
+        self.gpu.idle();
         self.memory.buffer(buffer).0.write(offset, &vec![0; bytes]);
     }
 
     fn write(&mut self, buffer: BufferId, offset: usize, bytes: &[u8]) {
+        self.gpu.idle();
         self.memory.buffer(buffer).0.write(offset, bytes);
     }
 
     fn read(&mut self, buffer: BufferId, offset: usize, out: &mut [u8]) {
+        self.gpu.idle();
         self.memory.buffer(buffer).0.read(offset, out);
     }
 
     fn compile(&mut self, plan: Arc<Plan>) -> Result<ExecutableId, DeviceError> {
+        self.gpu.idle();
         plan.check_disjoint();
         if let Some(reason) = plan.dispatches.iter().find_map(|d| lower::unsupported(&d.op)) {
             return Err(DeviceError::Unsupported { device: "metal", reason });
         }
         for dispatch in &plan.dispatches {
-            self.memory.weights.prepare(&self.gpu, &dispatch.op)?;
+            self.memory.weights.prepare(&mut self.gpu, &dispatch.op)?;
         }
         let rows = plan.key.token_bucket.max(plan.key.output_bucket());
         self.grow(|memory| &mut memory.arena, plan.arena_bytes)?;
@@ -217,10 +257,8 @@ impl Backend for MetalBackend {
             return Err(DeviceError::Interrupted);
         }
         let plan = self.plan(executable);
-        self.begin(&plan, inputs)?;
-        self.run(&plan, 0..plan.dispatches.len(), inputs)?;
-        self.steps += 1;
-        Ok(Ticket(self.steps))
+        self.begin(&plan, inputs);
+        Ok(Ticket(self.run(&plan, 0..plan.dispatches.len(), inputs)?))
     }
 
     fn interrupt_by(&mut self, flag: Option<Arc<AtomicBool>>) {
@@ -228,25 +266,38 @@ impl Backend for MetalBackend {
     }
 
     fn wait(&mut self, ticket: Ticket) -> Result<(), DeviceError> {
-        assert!(ticket.0 <= self.steps, "a ticket of another device");
-        Ok(())
+        assert!(ticket.0 < self.gpu.next(), "a ticket of another device");
+        self.gpu.wait(ticket.0)
+    }
+
+    fn seconds(&self, ticket: Ticket) -> Option<f64> {
+        self.gpu.seconds(ticket.0)
+    }
+
+    fn runs_ahead(&self) -> bool {
+        true
     }
 
     fn logits(&mut self, rows: usize, cols: usize, out: &mut [f32]) {
+        self.gpu.idle();
         assert_eq!(out.len(), rows * cols);
         self.memory.flat(Space::Logits).read(0, bytemuck::cast_slice_mut(out));
     }
 
     fn sampled(&mut self, token_slot: usize, out: &mut [u32]) {
+        // Steps after that one may be in flight: they use other memory. An error is told at the next call that can.
+        self.gpu.reach(self.chosen[token_slot]);
         let chosen = self.memory.for_host[token_slot].as_ref().expect("a sampling plan was compiled");
         chosen.read(0, bytemuck::cast_slice_mut(out));
     }
 
     fn poke(&mut self, space: Space, offset: usize, bytes: &[u8]) {
+        self.gpu.idle();
         self.memory.flat(space).write(offset, bytes);
     }
 
     fn peek(&mut self, space: Space, offset: usize, out: &mut [u8]) {
+        self.gpu.idle();
         self.memory.flat(space).read(offset, out);
     }
 
@@ -257,10 +308,11 @@ impl Backend for MetalBackend {
         observer: &mut dyn Observer,
     ) -> Result<(), DeviceError> {
         let plan = self.plan(executable);
-        self.begin(&plan, inputs)?;
+        self.begin(&plan, inputs);
         for (index, dispatch) in plan.dispatches.iter().enumerate() {
-            self.run(&plan, index..index + 1, inputs)?;
-            let step = Step::new(&self.memory, inputs);
+            let number = self.run(&plan, index..index + 1, inputs)?;
+            self.gpu.wait(number)?;
+            let step = Step::new(&self.memory, number, inputs);
             observer.after(index, &dispatch.op, &|t: &Tensor, rows| {
                 let mut values = vec![0.0f32; rows * t.cols];
                 let place = step.at(t);
@@ -268,7 +320,6 @@ impl Backend for MetalBackend {
                 values
             });
         }
-        self.steps += 1;
         Ok(())
     }
 }

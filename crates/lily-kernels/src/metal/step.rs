@@ -11,6 +11,7 @@ use crate::tensor::{Matrix, Space, Tensor};
 #[derive(Clone, Copy)]
 pub struct Step<'a> {
     memory: &'a Memory,
+    numbers: &'a Buffer,
     /// The step's inputs.
     pub inputs: &'a StepInputs,
 }
@@ -73,9 +74,9 @@ pub fn numbers(inputs: &StepInputs) -> Vec<u8> {
 }
 
 impl<'a> Step<'a> {
-    /// A view of a step whose `numbers` are on the device.
-    pub const fn new(memory: &'a Memory, inputs: &'a StepInputs) -> Self {
-        Self { memory, inputs }
+    /// A view of a step whose `numbers` are on the device, as those of the step with this number.
+    pub fn new(memory: &'a Memory, step: u64, inputs: &'a StepInputs) -> Self {
+        Self { memory, numbers: present(memory.numbers_of(step)), inputs }
     }
 
     /// Rows of the step.
@@ -135,27 +136,27 @@ impl<'a> Step<'a> {
 
     /// `StepRow` of each row.
     pub fn rows(&self) -> Place<'a> {
-        Place { buffer: present(&self.memory.numbers), offset: 0 }
+        Place { buffer: self.numbers, offset: 0 }
     }
 
     /// The block tables.
     pub fn tables(&self) -> Place<'a> {
-        Place { buffer: present(&self.memory.numbers), offset: Tables::of(self.inputs).block_tables }
+        Place { buffer: self.numbers, offset: Tables::of(self.inputs).block_tables }
     }
 
     /// Rows whose logits are wanted.
     pub fn outputs(&self) -> Place<'a> {
-        Place { buffer: present(&self.memory.numbers), offset: Tables::of(self.inputs).outputs }
+        Place { buffer: self.numbers, offset: Tables::of(self.inputs).outputs }
     }
 
     /// `SampleRow` of each output row.
     pub fn sampling(&self) -> Place<'a> {
-        Place { buffer: present(&self.memory.numbers), offset: Tables::of(self.inputs).sampling }
+        Place { buffer: self.numbers, offset: Tables::of(self.inputs).sampling }
     }
 
     /// The edits of all rows.
     pub fn edits(&self) -> Place<'a> {
-        Place { buffer: present(&self.memory.numbers), offset: Tables::of(self.inputs).edits }
+        Place { buffer: self.numbers, offset: Tables::of(self.inputs).edits }
     }
 
     /// What sampling works in.

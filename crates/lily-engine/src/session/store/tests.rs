@@ -74,7 +74,7 @@ impl Backend for Buffers {
     fn describe(&self) -> String {
         unreachable!()
     }
-    fn open_weights(&mut self, _: Arc<MappedFile>) -> Result<(), DeviceError> {
+    fn open_weights(&mut self, _: Arc<MappedFile>, _: u64) -> Result<(), DeviceError> {
         unreachable!()
     }
     fn upload_constants(&mut self, _: &[f32]) -> Result<(), DeviceError> {
