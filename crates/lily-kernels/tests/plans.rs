@@ -362,6 +362,36 @@ mod metal {
     }
 
     #[test]
+    fn a_step_that_failed_is_told_once_and_does_not_hold_up_the_next_and_a_third_waits_for_the_first() {
+        let (plan, model) = forward(Phase::Prefill, 8, Precision::Half, Switches::default());
+        let mut bad = plan.clone();
+        bad.dispatches.iter_mut().for_each(|d| d.stage = 0);
+        let mut device = device(model);
+        let [bad, good] = [bad, plan].map(|plan| device.compile(Arc::new(plan)).unwrap());
+        let inputs = chunk(&[7, 7, 3, 41, 0], 0, 0);
+        let first = device.submit(bad, &inputs).unwrap();
+        let second = device.submit(good, &inputs).unwrap();
+        let error = device.wait(first).unwrap_err().to_string();
+        assert!(error.contains("no barrier between"), "{error}");
+        device.wait(second).unwrap();
+        assert!(device.seconds(second).is_some_and(|seconds| seconds > 0.0));
+
+        let waits = || software_metal::counts().waits;
+        let before = waits();
+        let tickets: Vec<_> = (0..4).map(|_| (device.submit(good, &inputs).unwrap(), waits() - before)).collect();
+        assert_eq!(tickets.iter().map(|(_, waits)| *waits).collect::<Vec<_>>(), [0, 0, 1, 2]);
+        device.wait(tickets[3].0).unwrap();
+        assert_eq!(waits() - before, 4);
+
+        // Told at the next submit, if nobody waits.
+        device.submit(bad, &inputs).unwrap();
+        device.submit(good, &inputs).unwrap();
+        assert!(device.submit(good, &inputs).is_err());
+        let last = device.submit(good, &inputs).unwrap();
+        device.wait(last).unwrap();
+    }
+
+    #[test]
     fn a_stage_that_takes_in_the_next_one_is_reported() {
         let (plan, _) = forward(Phase::Prefill, 8, Precision::Half, Switches::default());
         for stage in 1..plan.stages {

@@ -8,7 +8,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use crate::translate::{Refused, translate};
 
@@ -378,8 +378,9 @@ fn load(built: &Path) -> Result<libloading::Library, libloading::Error> {
 /// # Errors
 /// There is no compiler.
 pub fn ready() -> Result<(), BuildError> {
+    static READY: OnceLock<bool> = OnceLock::new();
     let there = |compiler: &&str| Command::new(compiler).arg("--version").output().is_ok();
-    if COMPILERS.iter().any(there) { Ok(()) } else { Err(BuildError::NoCompiler) }
+    if *READY.get_or_init(|| COMPILERS.iter().any(there)) { Ok(()) } else { Err(BuildError::NoCompiler) }
 }
 
 /// Builds `<id>.so`. Everything is written under names of its own and renamed, so that processes do not meet.

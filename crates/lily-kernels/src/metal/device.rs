@@ -118,6 +118,15 @@ struct Flight {
     commands: Object<dyn MTLCommandBuffer>,
 }
 
+/// Buffers that stay in memory.
+struct Resident(Object<dyn MTLResidencySet>);
+
+// SAFETY: Metal asks only that one thread at a time changes a set, and `Gpu` is not `Sync`.
+unsafe impl Send for Resident {}
+
+// SAFETY: a command buffer that was committed is only waited for and asked, by one thread at a time: `Gpu` is not `Sync`.
+unsafe impl Send for Flight {}
+
 /// A device.
 pub struct Gpu {
     device: Object<dyn MTLDevice>,
@@ -135,7 +144,7 @@ pub struct Gpu {
     /// What the machine can do.
     pub features: Features,
     /// Everything that steps use, kept in memory between them; `None` where the system has no such sets.
-    resident: Option<Object<dyn MTLResidencySet>>,
+    resident: Option<Resident>,
     /// Something came or went since the set was committed.
     resident_changed: bool,
 }
@@ -157,7 +166,7 @@ impl Gpu {
         let queue = device.newCommandQueue().ok_or_else(|| failed("it has no command queue"))?;
         let features = Features::of(device.clone())?;
         let pipelines = Pipelines::new(device.clone(), features.language());
-        let resident = residency_set(&device).inspect(|set| queue.addResidencySet(set));
+        let resident = residency_set(&device).inspect(|set| queue.addResidencySet(&set.0));
         let done = device.newSharedEvent().ok_or_else(|| failed("it has no shared event"))?;
         Ok(Self {
             device,
@@ -216,7 +225,7 @@ impl Gpu {
 
     fn keep(&mut self, buffer: Object<dyn MTLBuffer>) -> Buffer {
         if let Some(set) = &self.resident {
-            set.addAllocation(ProtocolObject::from_ref(&*buffer));
+            set.0.addAllocation(ProtocolObject::from_ref(&*buffer));
             self.resident_changed = true;
         }
         Buffer(buffer)
@@ -225,7 +234,7 @@ impl Gpu {
     /// Gives a buffer back, when the steps in flight are done with it.
     pub fn release(&mut self, buffer: &Buffer) {
         if let Some(set) = &self.resident {
-            set.removeAllocation(ProtocolObject::from_ref(&*buffer.0));
+            set.0.removeAllocation(ProtocolObject::from_ref(&*buffer.0));
             self.resident_changed = true;
         }
     }
@@ -235,15 +244,15 @@ impl Gpu {
         if std::mem::take(&mut self.resident_changed)
             && let Some(set) = &self.resident
         {
-            set.commit();
-            set.requestResidency();
+            set.0.commit();
+            set.0.requestResidency();
         }
     }
 
     /// Whether buffers are kept resident, for people.
     pub fn residency_row(&self) -> Feature {
         let why = match &self.resident {
-            Some(set) => format!("{} buffers in one set", set.allocationCount()),
+            Some(set) => format!("{} buffers in one set", set.0.allocationCount()),
             None => "no set: Metal sees to each step's buffers".to_owned(),
         };
         Feature { name: "buffers kept resident", available: self.resident.is_some(), why }
@@ -380,11 +389,11 @@ impl Gpu {
 }
 
 /// A set for the queue, if the system has such.
-fn residency_set(device: &ProtocolObject<dyn MTLDevice>) -> Option<Object<dyn MTLResidencySet>> {
+fn residency_set(device: &ProtocolObject<dyn MTLDevice>) -> Option<Resident> {
     if !Features::has_residency_sets() {
         return None;
     }
-    device.newResidencySetWithDescriptor_error(&MTLResidencySetDescriptor::new()).ok()
+    device.newResidencySetWithDescriptor_error(&MTLResidencySetDescriptor::new()).ok().map(Resident)
 }
 
 impl Drop for Gpu {

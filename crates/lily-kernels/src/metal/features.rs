@@ -111,11 +111,6 @@ impl Features {
         self.rows.get_or_init(|| self.probe())
     }
 
-    /// Whether a feature is there.
-    pub fn has(&self, name: &str) -> bool {
-        self.rows().iter().any(|row| row.name == name && row.available)
-    }
-
     /// Whether the system is new enough for residency sets; asked at the start, so it compiles nothing.
     pub fn has_residency_sets() -> bool {
         system_version() >= (15, 0)

@@ -32,6 +32,9 @@ struct Archive {
     grown: bool,
 }
 
+// SAFETY: an archive may be used on any thread, and `Pipelines`, which alone has it, by one at a time.
+unsafe impl Send for Archive {}
+
 impl Pipelines {
     /// None yet.
     pub fn new(device: Object<dyn MTLDevice>, language: MTLLanguageVersion) -> Self {
@@ -84,7 +87,7 @@ impl Pipelines {
         };
         let descriptor = MTLComputePipelineDescriptor::new();
         descriptor.setComputeFunction(Some(function));
-        let archives = NSArray::from_retained_slice(&[archive.object.clone()]);
+        let archives = NSArray::from_retained_slice(std::slice::from_ref(&archive.object));
         descriptor.setBinaryArchives(Some(&archives));
         // What the archive has already is not added again.
         let missing = MTLPipelineOption::FailOnBinaryArchiveMiss;
