@@ -3,6 +3,7 @@
 
 use std::fmt;
 
+use lily_kernels::devices::DeviceKind;
 use lily_kernels::inputs::KV_BLOCK;
 use lily_kernels::plan::{Logits, Phase, PlanKey, Precision, Program};
 use lily_kernels::switches::Switches;
@@ -122,13 +123,13 @@ impl Budget {
         model: &Qwen3_5,
         (weights, tokenizer): (u64, u64),
         chunk: usize,
-        (precision, switches): (Precision, Switches),
+        (device, precision, switches): (DeviceKind, Precision, Switches),
         available: Option<u64>,
     ) -> Self {
         let max_context = model.config.max_position_embeddings;
         let token_bucket = chunk.min(max_context).next_power_of_two();
         let (program, phase, logits) = (Program::Forward, Phase::Prefill, Logits::Last);
-        let key = PlanKey { program, phase, token_bucket, sequence_bucket: 1, logits, precision, switches };
+        let key = PlanKey { program, phase, token_bucket, sequence_bucket: 1, logits, precision, device, switches };
         let plan = model.record(key);
         let scratch = plan.arena_bytes + plan.logits_bytes + size_of_val(model.weights.constants.as_slice());
         let (state_bytes, block_bytes) = (model.memory.state_bytes as u64, model.memory.block_bytes as u64);

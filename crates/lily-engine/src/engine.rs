@@ -14,7 +14,7 @@ use crate::text::Codec;
 
 pub use crate::checkpoint::{EmbeddedModel, ModelSource};
 pub use crate::error::EngineError;
-pub use lily_kernels::devices::NAMES as DEVICES;
+pub use lily_kernels::devices::{DeviceKind, NAMES as DEVICES};
 pub use lily_kernels::plan::Precision;
 pub use lily_kernels::switches::{SWITCHES, Switches};
 
@@ -104,15 +104,15 @@ impl Engine {
         }
         let mut checkpoint = Checkpoint::open(&options.source)?;
         let codec = open_codec(&checkpoint)?;
-        let precision = if options.precision == Precision::Fast { backend.fast() } else { options.precision };
-        let numbers = (precision, options.switches);
+        let precision = if options.precision == Precision::Fast { backend.kind().fast() } else { options.precision };
+        let kind = backend.kind();
         let model = Qwen3_5::load(&mut checkpoint, precision)?;
         let files = (checkpoint.weight_bytes(), checkpoint.file("tokenizer.json")?.map_or(0, |file| file.len() as u64));
         let available = options.memory.or_else(|| backend.available_bytes());
-        let budget = Budget::of(&model, files, options.prefill_chunk, numbers, available);
+        let budget = Budget::of(&model, files, options.prefill_chunk, (kind, precision, options.switches), available);
         let allowance = budget.settle(options.context_length)?;
         let limits = limits(options, &checkpoint, &codec, &allowance)?;
-        let runtime = Runtime::new(model, &checkpoint, backend, limits.context_length, numbers)?;
+        let runtime = Runtime::new(model, &checkpoint, backend, limits.context_length, (precision, options.switches))?;
         let mut info = describe(&checkpoint, &limits, &*runtime.stepper.backend);
         info.warnings.extend(allowance.note);
         let defaults = default_sampling(&checkpoint);

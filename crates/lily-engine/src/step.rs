@@ -67,6 +67,7 @@ impl Stepper {
             sequence_bucket: phase.sequences(token_bucket),
             logits,
             precision: self.precision,
+            device: self.backend.kind(),
             switches: self.switches,
         }
     }
@@ -201,7 +202,7 @@ impl Stepper {
 
     /// Whether a token goes to the next step without the host.
     pub fn hands_tokens_on(&self) -> bool {
-        self.switches.is_on("token-handoff")
+        self.switches.is_on("token-handoff", self.backend.kind())
     }
 
     /// Whether the next step is to be submitted before a token is read.

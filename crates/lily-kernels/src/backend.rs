@@ -4,10 +4,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use crate::devices::DeviceKind;
 use crate::inputs::StepInputs;
 use crate::mapped::MappedFile;
 use crate::op::Op;
-use crate::plan::{Plan, Precision};
+use crate::plan::Plan;
 use crate::tensor::{Space, Tensor};
 
 pub use crate::tensor::BufferId;
@@ -86,8 +87,8 @@ pub trait Backend: Send {
     /// Device and instruction set in words.
     fn describe(&self) -> String;
 
-    /// What `Precision::Fast` is on this device.
-    fn fast(&self) -> Precision;
+    /// What plans for it are recorded for.
+    fn kind(&self) -> DeviceKind;
 
     /// Bytes that this device could still take up, mapped weights included; `None` if it cannot tell.
     fn available_bytes(&self) -> Option<u64>;

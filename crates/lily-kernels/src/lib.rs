@@ -11,6 +11,7 @@ pub mod metal; // the Metal device
 pub mod op; // the closed list of ops and their contract
 pub mod ops; // one folder an op
 pub mod plan; // a step as data
+pub mod policy; // what a dispatch becomes on a GPU
 pub mod reference; // plain executor that checks and counts every access
 mod slots; // buffers and plans by number
 pub mod switches; // every ablation switch

@@ -1,28 +1,52 @@
 //! Every ablation switch. A switch removes an optimisation and never changes the mathematics; on the CPU it does not
 //! even change a byte. Resolved once, carried in the plan key.
 
+use crate::devices::DeviceKind;
+
 /// One switch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Switch {
     /// Name on the command line.
     pub name: &'static str,
-    /// Whether the optimisation is on unless asked otherwise.
-    pub default: bool,
+    /// The one kind of device that has it; `None` if all have.
+    pub device: Option<DeviceKind>,
     /// What it removes when off.
     pub doc: &'static str,
 }
 
+impl Switch {
+    const fn every(name: &'static str, doc: &'static str) -> Self {
+        Self { name, device: None, doc }
+    }
+
+    const fn metal(name: &'static str, doc: &'static str) -> Self {
+        Self { name, device: Some(DeviceKind::Metal), doc }
+    }
+
+    /// Whether a kind of device has it.
+    pub fn is_of(&self, device: DeviceKind) -> bool {
+        self.device.is_none_or(|only| only == device)
+    }
+}
+
 /// The table. A new optimisation is a new row.
 pub const SWITCHES: &[Switch] = &[
-    Switch { name: "fuse-expert-in", default: true, doc: "gate, up and SwiGLU of the chosen experts in one dispatch" },
-    Switch { name: "fuse-expert-out", default: true, doc: "routing score, shared expert and residual in one dispatch" },
-    Switch { name: "fuse-qk", default: true, doc: "q/k norm, RoPE and cache write in one dispatch" },
-    Switch { name: "fuse-gdn-norm", default: true, doc: "recurrence and gated norm in one dispatch" },
-    Switch {
-        name: "token-handoff",
-        default: true,
-        doc: "a token goes to the next step on the device, which is given that step before the token is read",
-    },
+    Switch::every("fuse-expert-in", "gate, up and SwiGLU of the chosen experts in one dispatch"),
+    Switch::every("fuse-expert-out", "routing score, shared expert and residual in one dispatch"),
+    Switch::every("fuse-qk", "q/k norm, RoPE and cache write in one dispatch"),
+    Switch::every("fuse-gdn-norm", "recurrence and gated norm in one dispatch"),
+    Switch::every(
+        "token-handoff",
+        "a token goes to the next step on the device, which has that step before it is read",
+    ),
+    Switch::metal("fuse-residual", "a projection and the residual it is added to in one dispatch"),
+    Switch::metal("fuse-norm-in", "a norm and the projections that read it in one dispatch (few rows)"),
+    Switch::metal("fuse-gdn-in", "convolution, gates and recurrence of one token in one dispatch"),
+    Switch::metal("fuse-experts", "the shared expert with the chosen ones, which need not be grouped (few rows)"),
+    Switch::metal("split-attention", "attention of one token cut along the cache, and gated as the parts are merged"),
+    Switch::metal("fixed-blocks", "a cache of 32K positions or more cut into whole blocks"),
+    Switch::metal("gqa-pack", "query heads that share a key/value head read it together"),
+    Switch::metal("kv-coalesced", "neighbouring lanes read neighbouring bytes of the cache"),
 ];
 
 /// Which switches are on.
@@ -31,8 +55,7 @@ pub struct Switches(u64);
 
 impl Default for Switches {
     fn default() -> Self {
-        let on = SWITCHES.iter().enumerate().filter(|(_, s)| s.default);
-        Self(on.fold(0, |bits, (i, _)| bits | 1 << i))
+        Self((1 << SWITCHES.len()) - 1)
     }
 }
 
@@ -48,10 +71,10 @@ impl Switches {
         Self::index(name).map(|i| Self(self.0 & !(1 << i)))
     }
 
-    /// Whether a switch is on. Panics on a name that is not in the table.
-    pub fn is_on(self, name: &str) -> bool {
+    /// Whether a device has a switch, and it is on. Panics on a name that is not in the table.
+    pub fn is_on(self, name: &str, device: DeviceKind) -> bool {
         let index = Self::index(name).expect("a switch asked for is in the table");
-        self.0 >> index & 1 == 1
+        SWITCHES[index].is_of(device) && self.0 >> index & 1 == 1
     }
 
     /// Names that are off, in table order.

@@ -3,6 +3,7 @@
 
 use lily_kernels::backend::BufferId;
 use lily_kernels::check::random::Random;
+use lily_kernels::devices::DeviceKind;
 use lily_kernels::inputs::{KV_BLOCK, SamplingInputs, SequenceInputs, StepInputs};
 use lily_kernels::mapped::MappedFile;
 use lily_kernels::ops::kv_write::KvLayer;
@@ -137,7 +138,10 @@ fn forward(phase: Phase, bucket: usize, precision: Precision, switches: Switches
 
 fn key(program: Program, phase: Phase, bucket: usize, precision: Precision, switches: Switches) -> PlanKey {
     let sequence_bucket = phase.sequences(bucket);
-    PlanKey { program, phase, token_bucket: bucket, sequence_bucket, logits: Logits::Last, precision, switches }
+    // The CPU has no `Half`.
+    let device = if precision == Precision::Half { DeviceKind::Metal } else { DeviceKind::Cpu };
+    let (token_bucket, logits) = (bucket, Logits::Last);
+    PlanKey { program, phase, token_bucket, sequence_bucket, logits, precision, device, switches }
 }
 
 fn unfused() -> Switches {

@@ -14,7 +14,7 @@ use anyhow::bail;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use lily_engine::checkpoint::cached_model;
-use lily_engine::engine::{DEVICES, EmbeddedModel, EngineOptions, ModelSource, Precision};
+use lily_engine::engine::{DEVICES, DeviceKind, EmbeddedModel, EngineOptions, ModelSource, Precision};
 use lily_engine::request::{MAX_LOGPROBS, Prompt, Request, RequestError, SamplingParams};
 
 pub use bench::BenchFlags;
@@ -118,6 +118,9 @@ pub struct PlanFlags {
     /// Turn an optimisation off (repeat, or separate by commas)
     #[arg(long, value_name = "SWITCH", value_delimiter = ',')]
     pub without: Vec<String>,
+    /// Device that the step is for, whether this build has it or not
+    #[arg(long, value_name = "DEVICE", default_value = "cpu", value_parser = device::parse_kind)]
+    pub device: DeviceKind,
     /// Number formats of activations and cache
     #[arg(long, value_enum, default_value_t = PrecisionFlag::Fast)]
     pub precision: PrecisionFlag,

@@ -24,6 +24,7 @@ pub fn plan(flags: &PlanFlags) -> anyhow::Result<ExitCode> {
         tokens: flags.tokens.map_or(1, std::num::NonZeroUsize::get),
         decode: flags.tokens.is_none(),
         context: flags.context,
+        device: flags.device,
         precision: flags.precision.into(),
         without: flags.without.clone(),
         dispatches: flags.dispatches,

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
 
+use lily_kernels::devices::DeviceKind;
 use lily_kernels::plan::Precision;
 use lily_kernels::switches::Switches;
 use lily_kernels::tensor::{Format, Matrix};
@@ -136,7 +137,7 @@ fn describe_memory(
     let per_position = memory.block_bytes / lily_kernels::inputs::KV_BLOCK;
     let state_bytes = memory.state_bytes;
     let model = Qwen3_5 { config, weights, memory };
-    let budget = Budget::of(&model, files, prefill_chunk, (precision, Switches::default()), None);
+    let budget = Budget::of(&model, files, prefill_chunk, (DeviceKind::Cpu, precision, Switches::default()), None);
     let allowance = budget.settle(context)?;
     let _ = writeln!(
         out,

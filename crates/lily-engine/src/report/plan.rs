@@ -1,5 +1,6 @@
 //! What one step of a model does on a device: dispatches, stages, bytes, FLOPs. From `config.json` alone.
 
+use lily_kernels::devices::DeviceKind;
 use lily_kernels::op::Counts;
 use lily_kernels::plan::{Logits, Phase, PlanKey, Precision, Program};
 use lily_kernels::switches::{SWITCHES, Switches};
@@ -20,7 +21,9 @@ pub struct PlanQuery {
     pub decode: bool,
     /// Positions already in the cache.
     pub context: usize,
-    /// Number formats.
+    /// What the step runs on.
+    pub device: DeviceKind,
+    /// Number formats; `Fast` is what that is on the device.
     pub precision: Precision,
     /// Switch names to turn off.
     pub without: Vec<String>,
@@ -45,12 +48,13 @@ pub fn plan(config_json: &str, query: &PlanQuery) -> Result<String, EngineError>
     let mut switches = Switches::default();
     for name in &query.without {
         switches = switches.without(name).ok_or_else(|| {
-            let names: Vec<_> = SWITCHES.iter().map(|s| s.name).collect();
+            let names: Vec<_> = SWITCHES.iter().filter(|s| s.is_of(query.device)).map(|s| s.name).collect();
             EngineError::Options(format!("there is no switch {name}; there are {}", names.join(", ")))
         })?;
     }
     let weights = Weights::load(&config, &mut Declared::from_config(config_json)?)?;
-    let memory = MemoryLayout::new(&config, query.precision);
+    let precision = if query.precision == Precision::Fast { query.device.fast() } else { query.precision };
+    let memory = MemoryLayout::new(&config, precision);
     let phase = if query.decode { Phase::Decode } else { Phase::Prefill };
     let key = PlanKey {
         program: Program::Forward,
@@ -58,7 +62,8 @@ pub fn plan(config_json: &str, query: &PlanQuery) -> Result<String, EngineError>
         token_bucket: query.tokens,
         sequence_bucket: phase.sequences(query.tokens),
         logits: Logits::Last,
-        precision: query.precision,
+        precision,
+        device: query.device,
         switches,
     };
     let counts = expected_counts(&config, query);
@@ -81,5 +86,7 @@ fn expected_counts(config: &Config, query: &PlanQuery) -> Counts {
         attended: sequences * attended,
         experts_hit: (config.num_experts as f64 * (1.0 - missed)).round() as usize,
         distinct_tokens: query.tokens.min(config.vocab_size),
+        longest: query.context + per_sequence,
+        cut_spans: 0,
     }
 }

@@ -9,6 +9,7 @@ use lily_engine::model::memory::MemoryLayout;
 use lily_engine::model::qwen3_5::Qwen3_5;
 use lily_engine::model::weights::Weights;
 use lily_engine::report::{self, PlanQuery};
+use lily_kernels::devices::DeviceKind;
 use lily_kernels::inputs::{SamplingInputs, SequenceInputs, StepInputs};
 use lily_kernels::plan::{Logits, Phase, Plan, PlanKey, Program};
 use lily_kernels::reference::{Memory, run_plan};
@@ -53,6 +54,7 @@ impl Reference {
             sequence_bucket: 1,
             logits: Logits::All,
             precision,
+            device: DeviceKind::Cpu,
             switches,
         };
         self.model.record(key)
@@ -148,7 +150,8 @@ fn report(query: &PlanQuery) -> String {
 }
 
 fn query(tokens: usize, decode: bool) -> PlanQuery {
-    PlanQuery { tokens, decode, context: 4096, precision: Precision::Fast, without: Vec::new(), dispatches: false }
+    let (device, precision) = (DeviceKind::Cpu, Precision::Fast);
+    PlanQuery { tokens, decode, context: 4096, device, precision, without: Vec::new(), dispatches: false }
 }
 
 #[test]
@@ -185,8 +188,7 @@ fn experts_may_have_gate_and_up_in_different_formats() {
     let mut config: serde_json::Value = serde_json::from_str(&config).unwrap();
     config["quantization"]["language_model.model.layers.1.mlp.switch_mlp.up_proj"] = false.into();
     for precision in [Precision::Exact, Precision::Fast] {
-        let query =
-            PlanQuery { tokens: 40, decode: false, context: 0, precision, without: Vec::new(), dispatches: true };
+        let query = PlanQuery { context: 0, precision, dispatches: true, ..query(40, false) };
         let report = report::plan(&config.to_string(), &query).unwrap();
         let fused = report.lines().filter(|line| line.contains("layers.") && line.contains("expert_gate_up")).count();
         assert_eq!(fused, if precision == Precision::Exact { 3 } else { 2 }, "{report}");

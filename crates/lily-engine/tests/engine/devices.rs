@@ -22,7 +22,7 @@ fn others() -> &'static [&'static str] {
 
 fn runtime(device: &str, source: &ModelSource, precision: Precision) -> Runtime {
     let backend = devices::open(device, None).unwrap();
-    let precision = if precision == Precision::Fast { backend.fast() } else { precision };
+    let precision = if precision == Precision::Fast { backend.kind().fast() } else { precision };
     let mut checkpoint = Checkpoint::open(source).unwrap();
     Runtime::load(&mut checkpoint, backend, 2048, precision, Switches::default()).unwrap()
 }

@@ -9,7 +9,7 @@ use lily_engine::engine::{DEVICES, Engine, EngineOptions, Precision, Switches};
 use lily_engine::request::{CancelToken, ChatPrompt, Completion, Event, FinishReason, Prompt, Request, SamplingParams};
 use lily_kernels::backend::{Backend, BufferId, DeviceError, ExecutableId, Observer, Ticket};
 use lily_kernels::cpu::CpuBackend;
-use lily_kernels::devices;
+use lily_kernels::devices::{self, DeviceKind};
 use lily_kernels::inputs::StepInputs;
 use lily_kernels::mapped::MappedFile;
 use lily_kernels::plan::{Plan, Program};
@@ -46,8 +46,8 @@ impl Backend for Told {
     fn describe(&self) -> String {
         self.inner.describe()
     }
-    fn fast(&self) -> Precision {
-        self.inner.fast()
+    fn kind(&self) -> DeviceKind {
+        self.inner.kind()
     }
     fn available_bytes(&self) -> Option<u64> {
         self.inner.available_bytes()

@@ -31,8 +31,8 @@ fn arena_bytes_are_equal_at_4k_and_128k_context() {
     let config = std::fs::read_to_string(config).unwrap();
     let arena = |context: usize, decode: bool| {
         let tokens = if decode { 1 } else { 2048 };
-        let precision = Precision::Fast;
-        let query = PlanQuery { tokens, decode, context, precision, without: Vec::new(), dispatches: false };
+        let (device, precision) = (lily_kernels::devices::DeviceKind::Cpu, Precision::Fast);
+        let query = PlanQuery { tokens, decode, context, device, precision, without: Vec::new(), dispatches: false };
         let report = report::plan(&config, &query).unwrap();
         let line = report.lines().find(|l| l.starts_with("arena bytes: ")).unwrap();
         line.trim_start_matches("arena bytes: ").parse::<usize>().unwrap()

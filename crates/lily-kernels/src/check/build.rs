@@ -3,6 +3,7 @@
 use super::case::{Case, Image};
 use super::random::Random;
 use crate::backend::BufferId;
+use crate::devices::DeviceKind;
 use crate::inputs::{KV_BLOCK, SamplingInputs, SequenceInputs, StepInputs};
 use crate::op::Op;
 use crate::ops::group_rows::Groups;
@@ -45,6 +46,15 @@ pub const STEPS: &[Step] = &[
     Step::Prefill { bucket: 4, start: 255, rows: 3 },
     Step::Prefill { bucket: 32, start: 300, rows: 17 },
     Step::Decode { bucket: 4, starts: &[256, 0, 511] },
+];
+
+/// Steps of ops that take one token of each sequence, and few of those.
+pub const DECODE_STEPS: &[Step] = &[
+    Step::Decode { bucket: 1, starts: &[0] },
+    Step::Decode { bucket: 1, starts: &[700] },
+    Step::Decode { bucket: 2, starts: &[40, 511] },
+    Step::Decode { bucket: 4, starts: &[256, 0, 511] },
+    Step::Decode { bucket: 4, starts: &[3, 255, 90, 31] },
 ];
 
 impl Step {
@@ -327,6 +337,7 @@ impl CaseBuilder {
             sequence_bucket: phase.sequences(token_bucket),
             logits: if self.inputs.outputs.is_empty() { Logits::None } else { Logits::All },
             precision: Precision::Exact,
+            device: DeviceKind::Cpu,
             switches: Switches::default(),
         };
         let plan = Plan {

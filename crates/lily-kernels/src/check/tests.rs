@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::backend::{ExecutableId, Observer, Ticket};
+use crate::devices::DeviceKind;
 use crate::mapped::MappedFile;
 use crate::ops::add::Add;
 use crate::plan::Precision;
@@ -56,8 +57,8 @@ impl Backend for Faulty {
         None
     }
 
-    fn fast(&self) -> Precision {
-        self.inner.fast()
+    fn kind(&self) -> DeviceKind {
+        self.inner.kind()
     }
 
     fn describe(&self) -> String {

@@ -23,10 +23,11 @@ use self::lower::Needs;
 use self::pool::{Parts, Pool};
 use self::step::Step;
 use crate::backend::{Backend, BufferId, DeviceError, ExecutableId, Observer, Ticket};
+use crate::devices::DeviceKind;
 use crate::inputs::StepInputs;
 use crate::mapped::MappedFile;
 use crate::ops::sample::simd::Scratch as SampleScratch;
-use crate::plan::{Plan, Precision, Program};
+use crate::plan::{Plan, Program};
 use crate::slots::Slots;
 use crate::tensor::{DType, Space, Tensor};
 
@@ -153,8 +154,8 @@ impl Backend for CpuBackend {
         memory::available()
     }
 
-    fn fast(&self) -> Precision {
-        Precision::Fast
+    fn kind(&self) -> DeviceKind {
+        DeviceKind::Cpu
     }
 
     fn describe(&self) -> String {
@@ -210,6 +211,10 @@ impl Backend for CpuBackend {
 
     fn compile(&mut self, plan: Arc<Plan>) -> Result<ExecutableId, DeviceError> {
         plan.check_disjoint();
+        if let Some(d) = plan.dispatches.iter().find(|d| !lower::is_supported(&d.op)) {
+            let reason = format!("it has no {}: its parts cost no dispatch here", d.op.kind().name());
+            return Err(DeviceError::Unsupported { device: "cpu", reason });
+        }
         let rows = plan.key.token_bucket.max(plan.key.output_bucket());
         let memory = &mut self.memory;
         let [slot_0, slot_1] = &mut memory.token_slots;

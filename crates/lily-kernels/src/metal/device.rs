@@ -15,9 +15,6 @@ pub type Object<P> = Retained<ProtocolObject<P>>;
 /// What every kernel file begins with.
 const PRELUDE: &str = include_str!("prelude.metal");
 
-/// Threads of a simdgroup on every Apple GPU.
-pub const SIMD: usize = 32;
-
 /// The text of a library: files after the prelude, without includes of their own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Source(

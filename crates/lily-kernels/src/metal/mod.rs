@@ -17,10 +17,11 @@ use self::device::{Buffer, Gpu};
 use self::step::Step;
 use self::weights::Weights;
 use crate::backend::{Backend, BufferId, DeviceError, ExecutableId, Feature, Observer, Ticket};
+use crate::devices::DeviceKind;
 use crate::inputs::StepInputs;
 use crate::mapped::MappedFile;
 use crate::op::Op;
-use crate::plan::{Plan, Precision, Program};
+use crate::plan::{Plan, Program};
 use crate::slots::Slots;
 use crate::tensor::{DType, Space, Tensor};
 
@@ -132,7 +133,7 @@ impl MetalBackend {
             }
         }
         place.as_ref().expect("made above").write(0, &numbers);
-        let step = Step::new(&self.memory, number, inputs);
+        let step = Step::new(&self.memory, number, inputs, plan.key.switches);
         let mut prepared = Vec::new();
         for dispatch in &plan.dispatches[range] {
             prepared.extend(lower::lower(&step, &dispatch.op).into_iter().map(|launch| (dispatch.stage, launch)));
@@ -154,8 +155,8 @@ impl Backend for MetalBackend {
         Some(self.gpu.available())
     }
 
-    fn fast(&self) -> Precision {
-        Precision::Half
+    fn kind(&self) -> DeviceKind {
+        DeviceKind::Metal
     }
 
     fn describe(&self) -> String {
@@ -312,7 +313,7 @@ impl Backend for MetalBackend {
         for (index, dispatch) in plan.dispatches.iter().enumerate() {
             let number = self.run(&plan, index..index + 1, inputs)?;
             self.gpu.wait(number)?;
-            let step = Step::new(&self.memory, number, inputs);
+            let step = Step::new(&self.memory, number, inputs, plan.key.switches);
             observer.after(index, &dispatch.op, &|t: &Tensor, rows| {
                 let mut values = vec![0.0f32; rows * t.cols];
                 let place = step.at(t);

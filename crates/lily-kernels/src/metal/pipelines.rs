@@ -10,9 +10,10 @@ use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 
 use super::api::*;
-use super::device::{Launch, Object, SIMD, Source, failed};
+use super::device::{Launch, Object, Source, failed};
 use super::lower::sources;
 use crate::backend::{DeviceError, Feature};
+use crate::policy::SIMD;
 
 /// Compiled kernels.
 pub struct Pipelines {

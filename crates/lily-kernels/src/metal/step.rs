@@ -4,7 +4,9 @@ use super::Memory;
 use super::device::{Buffer, Place};
 use super::weights::Stack;
 use crate::inputs::{SequenceInputs, StepInputs};
+use crate::op::Counts;
 use crate::ops::sample::uniform;
+use crate::switches::Switches;
 use crate::tensor::{Matrix, Space, Tensor};
 
 /// Operands of the dispatches of one step.
@@ -14,6 +16,10 @@ pub struct Step<'a> {
     numbers: &'a Buffer,
     /// The step's inputs.
     pub inputs: &'a StepInputs,
+    /// Their sizes.
+    pub counts: Counts,
+    /// Those of the plan.
+    pub switches: Switches,
 }
 
 /// Where a table may be bound.
@@ -75,8 +81,9 @@ pub fn numbers(inputs: &StepInputs) -> Vec<u8> {
 
 impl<'a> Step<'a> {
     /// A view of a step whose `numbers` are on the device, as those of the step with this number.
-    pub fn new(memory: &'a Memory, step: u64, inputs: &'a StepInputs) -> Self {
-        Self { memory, numbers: present(memory.numbers_of(step)), inputs }
+    pub fn new(memory: &'a Memory, step: u64, inputs: &'a StepInputs, switches: Switches) -> Self {
+        let numbers = present(memory.numbers_of(step));
+        Self { memory, numbers, inputs, counts: inputs.counts(0), switches }
     }
 
     /// Rows of the step.

@@ -2,10 +2,24 @@
 //! at least one stage before the other is born, so no two dispatches of a stage can meet in reused bytes.
 
 use crate::op::Op;
-use crate::tensor::Space;
+use crate::tensor::{DType, Space, Tensor};
 
 /// Ranges start on cache lines, which are also the widest vector.
 const ALIGN: usize = 64;
+
+/// Temporaries of a plan under construction: bytes each.
+#[derive(Debug, Default)]
+pub struct Temps(pub Vec<usize>);
+
+impl Temps {
+    /// One more.
+    pub fn tensor(&mut self, rows: usize, cols: usize, dtype: DType) -> Tensor {
+        let id = u32::try_from(self.0.len()).expect("a plan has far fewer than 2^32 temporaries");
+        let t = Tensor { space: Space::Temp(id), offset: 0, rows, cols, dtype };
+        self.0.push(t.bytes());
+        t
+    }
+}
 
 /// First and last stage in which a temporary is touched.
 #[derive(Clone, Copy)]

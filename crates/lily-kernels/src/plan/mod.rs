@@ -10,6 +10,7 @@ mod record;
 pub use fuse::FUSIONS;
 pub use record::{Recorder, Weight};
 
+use crate::devices::DeviceKind;
 use crate::inputs::StepInputs;
 use crate::op::{Access, Cost, Counts, Op, Rows};
 use crate::switches::Switches;
@@ -70,6 +71,8 @@ pub struct PlanKey {
     pub logits: Logits,
     /// Number formats.
     pub precision: Precision,
+    /// What it runs on.
+    pub device: DeviceKind,
     /// Optimisations.
     pub switches: Switches,
 }

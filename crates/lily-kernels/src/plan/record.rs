@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 
+use super::arena::Temps;
 use super::{Dispatch, Phase, Plan, PlanKey, Precision, Tap, arena, fuse, hazard};
 use crate::op::{Access, Op, Rows};
 use crate::ops::add::Add;
@@ -44,7 +45,7 @@ pub struct Recorder {
     key: PlanKey,
     rows: Rows,
     scope: String,
-    temps: Vec<usize>,
+    temps: Temps,
     ops: Vec<(Op, String)>,
     quantized: HashMap<Tensor, Quantized>,
     taps: Vec<(String, Tensor, Rows)>,
@@ -58,7 +59,7 @@ impl Recorder {
             key,
             rows: Rows::Tokens,
             scope: String::new(),
-            temps: Vec::new(),
+            temps: Temps::default(),
             ops: Vec::new(),
             quantized: HashMap::new(),
             taps: Vec::new(),
@@ -82,10 +83,7 @@ impl Recorder {
     }
 
     fn temp(&mut self, rows: usize, cols: usize, dtype: DType) -> Tensor {
-        let id = u32::try_from(self.temps.len()).expect("a plan has far fewer than 2^32 temporaries");
-        let t = Tensor { space: Space::Temp(id), offset: 0, rows, cols, dtype };
-        self.temps.push(t.bytes());
-        t
+        self.temps.tensor(rows, cols, dtype)
     }
 
     fn like(&mut self, t: &Tensor) -> Tensor {
@@ -307,16 +305,16 @@ impl Recorder {
     /// fusion that silently stops firing is a bug.
     pub fn finish(mut self, expected: &[(&str, usize)]) -> Plan {
         let keep: Vec<Access> = self.taps.iter().map(|(_, t, _)| Access::from(t)).collect();
-        let fusions = fuse::apply(&mut self.ops, &keep, self.key.switches);
-        for (name, hits) in &fusions {
+        let fusions = fuse::apply(&mut self.ops, &mut self.temps, &keep, &self.key);
+        for (fusion, (name, hits)) in fuse::FUSIONS.iter().zip(&fusions) {
             let want = expected.iter().find(|(n, _)| n == name).map_or(0, |(_, count)| *count);
-            let on = self.key.switches.is_on(name);
+            let on = fusion.applies(&self.key);
             assert_eq!(*hits, if on { want } else { 0 }, "{name} fired {hits} times, {want} expected");
         }
         let stages = hazard::stages(self.ops.iter().map(|(op, _)| op));
         let (mut ops, scopes): (Vec<(Op, usize)>, Vec<String>) =
             self.ops.into_iter().zip(&stages).map(|((op, scope), stage)| ((op, *stage), scope)).unzip();
-        let (offsets, arena_bytes) = arena::place(&ops, &self.temps);
+        let (offsets, arena_bytes) = arena::place(&ops, &self.temps.0);
         let settle = |t: &mut Tensor| {
             if let Space::Temp(id) = t.space {
                 (t.space, t.offset) = (Space::Arena, t.offset + offsets[id as usize]);

@@ -7,9 +7,10 @@ use std::sync::atomic::AtomicBool;
 use super::memory::Memory;
 use super::run::{DispatchTouch, run_observed};
 use crate::backend::{Backend, BufferId, DeviceError, ExecutableId, Observer, Ticket};
+use crate::devices::DeviceKind;
 use crate::inputs::StepInputs;
 use crate::mapped::MappedFile;
-use crate::plan::{Plan, Precision};
+use crate::plan::Plan;
 use crate::tensor::Space;
 
 /// A device that runs every step where it is submitted.
@@ -43,8 +44,8 @@ impl Backend for ReferenceBackend {
         None
     }
 
-    fn fast(&self) -> Precision {
-        Precision::Fast
+    fn kind(&self) -> DeviceKind {
+        DeviceKind::Cpu
     }
 
     fn describe(&self) -> String {

@@ -1,6 +1,7 @@
 //! The executor refuses what a contract does not allow, and lends fused ops private memory.
 
 use super::*;
+use crate::devices::DeviceKind;
 use crate::inputs::{SequenceInputs, StepInputs};
 use crate::op::Op;
 use crate::ops::add::Add;
@@ -25,6 +26,7 @@ fn plan(ops: Vec<Op>) -> Plan {
         sequence_bucket: 1,
         logits: Logits::None,
         precision: Precision::Exact,
+        device: DeviceKind::Cpu,
         switches: Switches::default(),
     };
     let dispatch = |(stage, op)| Dispatch { op, stage, scope: String::new() };

@@ -1,7 +1,7 @@
 //! Which device: the value of `--device`, and the flags of `lily selftest`.
 
 use clap::Args;
-use lily_engine::engine::DEVICES;
+use lily_engine::engine::{DEVICES, DeviceKind};
 
 /// Flags of `lily selftest`.
 #[derive(Debug, Args)]
@@ -24,6 +24,12 @@ pub fn parse_device(name: &str) -> Result<String, String> {
         "metal" | "cuda" => Err(format!("this build has no {name} device; it runs on {names}")),
         _ => Err(format!("no such device; this build runs on {names}")),
     }
+}
+
+/// A kind of device that a plan can be described for.
+pub fn parse_kind(name: &str) -> Result<DeviceKind, String> {
+    let names = || DeviceKind::ALL.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
+    DeviceKind::named(name).ok_or_else(|| format!("no such device; there are plans for {}", names()))
 }
 
 #[cfg(test)]

@@ -7,9 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use lily_kernels::backend::{BufferId, ExecutableId, Observer, Ticket};
+use lily_kernels::devices::DeviceKind;
 use lily_kernels::inputs::{KV_BLOCK, SequenceInputs, StepInputs};
 use lily_kernels::mapped::MappedFile;
-use lily_kernels::plan::{Plan, Precision};
+use lily_kernels::plan::Plan;
 use lily_kernels::tensor::Space;
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -67,8 +68,8 @@ impl Backend for Buffers {
         None
     }
 
-    fn fast(&self) -> Precision {
-        Precision::Exact
+    fn kind(&self) -> DeviceKind {
+        DeviceKind::Cpu
     }
 
     fn describe(&self) -> String {

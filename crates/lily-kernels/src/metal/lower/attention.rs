@@ -1,21 +1,22 @@
 //! The key/value cache: what writes it, what reads it.
 
-use super::sources::{ATTENTION, KV_WRITE, QK_NORM_ROPE_WRITE, ROPE};
+use super::sources::{
+    ATTENTION, ATTENTION_BLOCKS, ATTENTION_MERGE, ATTENTION_PARTS, KV_WRITE, QK_NORM_ROPE_WRITE, ROPE,
+};
 use super::{Arguments, Prepared, type_code};
-use crate::metal::device::SIMD;
+use crate::devices::DeviceKind;
+use crate::inputs::KV_BLOCK;
 use crate::metal::step::Step;
 use crate::ops::attention::Attention;
+use crate::ops::attention_merge::AttentionMerge;
+use crate::ops::attention_parts::{AttentionParts, Cut};
 use crate::ops::kv_write::{KvLayer, KvWrite};
 use crate::ops::qk_norm_rope_write::QkNormRopeWrite;
 use crate::ops::rope::Rope;
+use crate::policy::{Grid, MERGED_ELEMENTS, shared_heads};
 
 /// Elements of a head that `attention.metal` has registers for.
 const MOST_HEAD_DIM: usize = 256;
-/// Query heads of a threadgroup, at most.
-const MOST_HEADS: usize = 4;
-/// Its simdgroups.
-const SIMDGROUPS: usize = 4;
-
 /// Why attention cannot run here.
 pub fn unsupported(o: &Attention) -> Option<String> {
     let dim = o.layer.head_dim;
@@ -27,44 +28,64 @@ fn layer(step: &Step, layer: &KvLayer) -> Arguments {
     Arguments::of(&[layer.offset, layer.heads, layer.head_dim, step.kv_block_bytes()])
 }
 
-pub fn rope<'a>(step: &Step<'a>, o: &Rope) -> Prepared<'a> {
+pub fn rope<'a>(step: &Step<'a>, grid: Grid, o: &Rope) -> Prepared<'a> {
     let buffers = vec![step.at(&o.x), step.at(&o.inv_freq), step.rows(), step.at(&o.out)];
-    Prepared::new(ROPE, "rope", buffers)
-        .arguments(Arguments::of(&[o.x.cols, o.head_dim, o.inv_freq.cols]))
-        .elements(o.x.cols, step.tokens())
+    Prepared::new(ROPE, grid, buffers).arguments(Arguments::of(&[o.x.cols, o.head_dim, o.inv_freq.cols]))
 }
 
-pub fn kv_write<'a>(step: &Step<'a>, o: &KvWrite) -> Prepared<'a> {
+pub fn kv_write<'a>(step: &Step<'a>, grid: Grid, o: &KvWrite) -> Prepared<'a> {
     let buffers = vec![step.at(&o.k), step.at(&o.v), step.rows(), step.tables(), step.kv()];
-    Prepared::new(KV_WRITE, "kv_write", buffers)
-        .constants(&[type_code(o.layer.dtype)])
-        .arguments(layer(step, &o.layer))
-        .elements(o.k.cols, step.tokens())
+    Prepared::new(KV_WRITE, grid, buffers).constants(&[type_code(o.layer.dtype)]).arguments(layer(step, &o.layer))
 }
 
-pub fn qk_norm_rope_write<'a>(step: &Step<'a>, o: &QkNormRopeWrite) -> Prepared<'a> {
+pub fn qk_norm_rope_write<'a>(step: &Step<'a>, grid: Grid, o: &QkNormRopeWrite) -> Prepared<'a> {
     let (q, k) = (&o.q_norm, &o.k_norm);
     let mut buffers: Vec<_> =
         [&q.x, &k.x, &o.write.v, &q.weight, &k.weight, &o.q_rope.inv_freq].into_iter().map(|t| step.at(t)).collect();
     buffers.extend([step.rows(), step.tables(), step.at(&o.q_rope.out), step.kv()]);
     let arguments =
         Arguments::of(&[q.x.cols, q.stride, q.heads, k.x.cols, k.stride, o.write.v.cols, o.q_rope.inv_freq.cols]);
-    Prepared::new(QK_NORM_ROPE_WRITE, "qk_norm_rope_write", buffers)
+    Prepared::new(QK_NORM_ROPE_WRITE, grid, buffers)
         .constants(&[type_code(o.write.layer.dtype)])
         .arguments(layer(step, &o.write.layer))
         .arguments(arguments.float(q.eps).float(k.eps))
-        .over([q.heads + k.heads, step.tokens()], SIMD)
 }
 
-pub fn attention<'a>(step: &Step<'a>, o: &Attention) -> Prepared<'a> {
-    // Heads that read the same keys; as many at once as divide them.
-    let shared_by = o.q_heads() / o.layer.heads;
-    let pack = (1..=MOST_HEADS).rev().find(|pack| shared_by.is_multiple_of(*pack)).unwrap_or(1);
+pub fn attention<'a>(step: &Step<'a>, grid: Grid, o: &Attention) -> Prepared<'a> {
     let buffers = vec![step.at(&o.q), step.rows(), step.tables(), step.kv(), step.at(&o.out)];
     let scale = 1.0 / (o.layer.head_dim as f32).sqrt();
-    Prepared::new(ATTENTION, "attention_rows", buffers)
-        .constants(&[type_code(o.layer.dtype), pack as u32])
+    Prepared::new(ATTENTION, grid, buffers)
+        .constants(&[type_code(o.layer.dtype), shared_heads(o, step.switches) as u32])
         .arguments(layer(step, &o.layer))
         .arguments(Arguments::of(&[o.q_heads()]).float(scale))
-        .over([o.q_heads() / pack, step.tokens()], SIMDGROUPS * SIMD)
+}
+
+/// `Cut` of `cut.metal`.
+fn cut(cut: &Cut) -> Arguments {
+    Arguments::of(&[cut.least, cut.most, cut.blocks_from, Cut::MOST_BLOCKS, KV_BLOCK, cut.capacity()])
+}
+
+pub fn attention_parts<'a>(step: &Step<'a>, grid: Grid, o: &AttentionParts) -> Prepared<'a> {
+    let (a, switches) = (&o.attention, step.switches);
+    let buffers = vec![step.at(&a.q), step.rows(), step.tables(), step.kv(), step.at(&o.parts)];
+    let scale = 1.0 / (a.layer.head_dim as f32).sqrt();
+    let source = if grid.kernel == "attention_blocks" { ATTENTION_BLOCKS } else { ATTENTION_PARTS };
+    let coalesced = switches.is_on("kv-coalesced", DeviceKind::Metal);
+    Prepared::new(source, grid, buffers)
+        .constants(&[type_code(a.layer.dtype), shared_heads(a, switches) as u32, coalesced.into()])
+        .arguments(layer(step, &a.layer))
+        .arguments(cut(&o.cut))
+        .arguments(Arguments::of(&[a.q_heads(), o.row_spans(&step.counts)]).float(scale))
+}
+
+pub fn attention_merge<'a>(step: &Step<'a>, grid: Grid, o: &AttentionMerge) -> Prepared<'a> {
+    let (gate, dim) = (&o.gate, o.of.attention.layer.head_dim);
+    let buffers = vec![step.at(&o.of.parts), step.at(&gate.gate), step.rows(), step.at(&gate.out)];
+    Prepared::new(ATTENTION_MERGE, grid, buffers).arguments(cut(&o.of.cut)).arguments(Arguments::of(&[
+        gate.heads,
+        dim,
+        MERGED_ELEMENTS,
+        gate.stride,
+        gate.start,
+    ]))
 }

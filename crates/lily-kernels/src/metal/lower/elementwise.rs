@@ -13,59 +13,60 @@ use crate::ops::shared_expert_add::SharedExpertAdd;
 use crate::ops::sigmoid_gate::SigmoidGate;
 use crate::ops::split_heads::SplitHeads;
 use crate::ops::swiglu::SwiGlu;
+use crate::policy::Grid;
 
-pub fn add<'a>(step: &Step<'a>, o: &Add) -> Prepared<'a> {
-    Prepared::new(ADD, "add", vec![step.at(&o.a), step.at(&o.b), step.at(&o.out)])
+pub fn add<'a>(step: &Step<'a>, grid: Grid, o: &Add) -> Prepared<'a> {
+    Prepared::new(ADD, grid, vec![step.at(&o.a), step.at(&o.b), step.at(&o.out)])
         .arguments(Arguments::of(&[o.out.cols]))
-        .elements(o.out.cols, step.tokens())
 }
 
-pub fn swiglu<'a>(step: &Step<'a>, o: &SwiGlu) -> Prepared<'a> {
+pub fn swiglu<'a>(step: &Step<'a>, grid: Grid, o: &SwiGlu) -> Prepared<'a> {
     let buffers = vec![step.at(&o.gate), step.at(&o.up), step.at(&o.out)];
-    Prepared::new(SWIGLU, "swiglu", buffers)
-        .arguments(Arguments::of(&[o.out.cols]))
-        .elements(o.out.cols, step.tokens() * o.per_token)
+    Prepared::new(SWIGLU, grid, buffers).arguments(Arguments::of(&[o.out.cols]))
 }
 
-pub fn sigmoid_gate<'a>(step: &Step<'a>, o: &SigmoidGate) -> Prepared<'a> {
+pub fn sigmoid_gate<'a>(step: &Step<'a>, grid: Grid, o: &SigmoidGate) -> Prepared<'a> {
     let buffers = vec![step.at(&o.x), step.at(&o.gate), step.at(&o.out)];
-    Prepared::new(SIGMOID_GATE, "sigmoid_gate", buffers)
-        .arguments(Arguments::of(&[o.x.cols, o.gate.cols, o.x.cols / o.heads, o.stride, o.start]))
-        .elements(o.x.cols, step.tokens())
+    Prepared::new(SIGMOID_GATE, grid, buffers).arguments(Arguments::of(&[
+        o.x.cols,
+        o.gate.cols,
+        o.x.cols / o.heads,
+        o.stride,
+        o.start,
+    ]))
 }
 
-pub fn split_heads<'a>(step: &Step<'a>, o: &SplitHeads) -> Prepared<'a> {
+pub fn split_heads<'a>(step: &Step<'a>, grid: Grid, o: &SplitHeads) -> Prepared<'a> {
     let [a, b, c] = o.parts.widths;
-    Prepared::new(SPLIT_HEADS, "split_heads", vec![step.at(&o.x), step.at(&o.out)])
-        .arguments(Arguments::of(&[o.x.cols, o.out.cols, o.heads, o.stride(), o.parts.start, a, b, c]))
-        .elements(o.out.cols, step.tokens())
+    Prepared::new(SPLIT_HEADS, grid, vec![step.at(&o.x), step.at(&o.out)]).arguments(Arguments::of(&[
+        o.x.cols,
+        o.out.cols,
+        o.heads,
+        o.stride(),
+        o.parts.start,
+        a,
+        b,
+        c,
+    ]))
 }
 
-pub fn gather_rows<'a>(step: &Step<'a>, o: &GatherRows) -> Prepared<'a> {
+pub fn gather_rows<'a>(step: &Step<'a>, grid: Grid, o: &GatherRows) -> Prepared<'a> {
     let buffers = vec![step.at(&o.x), step.outputs(), step.at(&o.out)];
-    Prepared::new(GATHER_ROWS, "gather_rows", buffers)
-        .arguments(Arguments::of(&[o.x.cols]))
-        .elements(o.x.cols, step.inputs.outputs.len())
+    Prepared::new(GATHER_ROWS, grid, buffers).arguments(Arguments::of(&[o.x.cols]))
 }
 
-pub fn combine_experts<'a>(step: &Step<'a>, o: &CombineExperts) -> Prepared<'a> {
+pub fn combine_experts<'a>(step: &Step<'a>, grid: Grid, o: &CombineExperts) -> Prepared<'a> {
     let buffers = vec![step.at(&o.x), step.at(&o.weights), step.at(&o.out)];
-    Prepared::new(COMBINE_EXPERTS, "combine_experts", buffers)
-        .arguments(Arguments::of(&[o.out.cols, o.weights.cols]))
-        .elements(o.out.cols, step.tokens())
+    Prepared::new(COMBINE_EXPERTS, grid, buffers).arguments(Arguments::of(&[o.out.cols, o.weights.cols]))
 }
 
-pub fn shared_expert_add<'a>(step: &Step<'a>, o: &SharedExpertAdd) -> Prepared<'a> {
+pub fn shared_expert_add<'a>(step: &Step<'a>, grid: Grid, o: &SharedExpertAdd) -> Prepared<'a> {
     let buffers = vec![step.at(&o.x), step.at(&o.shared), step.at(&o.gate), step.at(&o.out)];
-    Prepared::new(SHARED_EXPERT_ADD, "shared_expert_add", buffers)
-        .arguments(Arguments::of(&[o.out.cols]))
-        .elements(o.out.cols, step.tokens())
+    Prepared::new(SHARED_EXPERT_ADD, grid, buffers).arguments(Arguments::of(&[o.out.cols]))
 }
 
-pub fn moe_output<'a>(step: &Step<'a>, o: &MoeOutput) -> Prepared<'a> {
+pub fn moe_output<'a>(step: &Step<'a>, grid: Grid, o: &MoeOutput) -> Prepared<'a> {
     let tensors = [&o.combine.x, &o.combine.weights, &o.shared.shared, &o.shared.gate, &o.add.a, &o.add.out];
     let buffers = tensors.into_iter().map(|t| step.at(t)).collect();
-    Prepared::new(MOE_OUTPUT, "moe_output", buffers)
-        .arguments(Arguments::of(&[o.add.out.cols, o.combine.weights.cols]))
-        .elements(o.add.out.cols, step.tokens())
+    Prepared::new(MOE_OUTPUT, grid, buffers).arguments(Arguments::of(&[o.add.out.cols, o.combine.weights.cols]))
 }
