@@ -372,7 +372,8 @@ mod metal {
         bad.dispatches.iter_mut().for_each(|d| d.stage = 0);
         let mut device = device(model);
         let [bad, good] = [bad, plan].map(|plan| device.compile(Arc::new(plan)).unwrap());
-        let inputs = chunk(&[7, 7, 3, 41, 0], 0, 0);
+        // Ids that the host brings would have to wait for the step before.
+        let inputs = StepInputs { tokens_on_device: true, ..chunk(&[7, 7, 3, 41, 0], 0, 0) };
         let first = device.submit(bad, &inputs).unwrap();
         let second = device.submit(good, &inputs).unwrap();
         let error = device.wait(first).unwrap_err().to_string();
