@@ -40,11 +40,24 @@ framework() {
     stub "Frameworks/$name.framework/$name.tbd" "/System/Library/Frameworks/$name.framework/Versions/A/$name" "$@"
 }
 
-# tool NAME WORD…: a program that is Zig with these words before its arguments.
+# tool NAME WORD…: a program that is Zig with these words before its arguments. Zig has its own names for targets, so
+# those that Apple's tools are given are left out.
 tool() {
     local file=$out/$1
     shift
-    printf '#!/bin/sh\nexec %s "$@"\n' "$(printf '%q ' "${zig[@]}" "$@")" >"$file"
+    cat >"$file" <<TOOL
+#!/usr/bin/env bash
+kept=()
+while [ "\$#" -gt 0 ]; do
+    case \$1 in
+        --target=* | -mmacosx-version-min=*) ;;
+        -arch) shift ;;
+        *) kept+=("\$1") ;;
+    esac
+    shift
+done
+exec $(printf '%q ' "${zig[@]}" "$@")"\${kept[@]}"
+TOOL
     chmod +x "$file"
 }
 

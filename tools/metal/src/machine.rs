@@ -30,7 +30,7 @@ impl Default for Machine {
         Self {
             system: (26, 4),
             language: 4 << 16,
-            families: vec![1007, 1008, 1009, 5002],
+            families: vec![1001, 1007, 1008, 1009, 5002],
             // There is no tensor in the shim.
             unknown: vec!["metal_tensor"],
             residency_sets: true,

@@ -20,7 +20,7 @@ pub fn system_version() -> (u32, u32) {
 
 numbers! {
     /// Families of GPUs.
-    MTLGPUFamily(isize) { Apple7 = 1007, Apple8 = 1008, Apple9 = 1009, Apple10 = 1010, Metal4 = 5002 }
+    MTLGPUFamily(isize) { Apple1 = 1001, Apple7 = 1007, Apple8 = 1008, Apple9 = 1009, Apple10 = 1010, Metal4 = 5002 }
     /// How a pipeline is made.
     MTLPipelineOption(usize) { FailOnBinaryArchiveMiss = 1 << 2 }
 }

@@ -316,6 +316,56 @@ inline uint passing(ulong mine, ulong target, thread ulong* before, uint lane) {
     return found;
 }
 
+// Top-k, top-p and min-p, one after the other: where the measure of what is left ends.
+inline void keep_likeliest(
+    device const float* row,
+    device const SampleRow* how,
+    device const SampleBlock* blocks,
+    uint limit,
+    thread SampleMeasure& m,
+    threadgroup ulong* parts,
+    thread const SampleThread& t)
+{
+    m.min_p = 0.0f;
+    if (how->top_k > 0 && how->top_k < limit) {
+        m.weighed = false;
+        end_where(row, blocks, limit, how->top_k, m, parts, t);
+    }
+    m.weighed = true;
+    if (how->top_p < 1.0f) {
+        const ulong total = share_of_row(row, blocks, limit, m, parts, t);
+        const ulong enough = part_of(total, static_cast<uint>(how->top_p * 4294967296.0f), 0xffffffffu);
+        end_where(row, blocks, limit, enough, m, parts, t);
+    }
+    m.min_p = how->min_p;
+}
+
+// The token at which the running sum passes the target: its block by the sums of the blocks, then its place there.
+inline uint drawn(
+    device const float* row,
+    device const ulong* sums,
+    uint blocks,
+    uint limit,
+    ulong target,
+    thread const SampleMeasure& m,
+    uint lane)
+{
+    ulong before = 0;
+    uint found = 32;
+    uint first = 0;
+    while (found == 32 && first < blocks) {
+        found = passing(first + lane < blocks ? sums[first + lane] : 0, target, &before, lane);
+        first += 32;
+    }
+    uint id = (first - 32 + found) * BLOCK;
+    found = 32;
+    while (found == 32 && id < limit) {
+        found = passing(id + lane < limit ? share_of(row[id + lane], id + lane, m) : 0, target, &before, lane);
+        id += 32;
+    }
+    return id - 32 + found;
+}
+
 kernel void sample_choose(
     device const float* edited [[buffer(0)]],
     device const SampleRow* rows [[buffer(1)]],
@@ -364,18 +414,7 @@ kernel void sample_choose(
     m.end = NOTHING - 1;
     m.largest = logit_of(static_cast<uint>(likeliest >> 32));
     m.temperature = how->temperature;
-    m.min_p = 0.0f;
-    if (how->top_k > 0 && how->top_k < limit) {
-        m.weighed = false;
-        end_where(row, blocks, limit, how->top_k, m, parts, t);
-    }
-    m.weighed = true;
-    if (how->top_p < 1.0f) {
-        const ulong total = share_of_row(row, blocks, limit, m, parts, t);
-        const ulong enough = part_of(total, static_cast<uint>(how->top_p * 4294967296.0f), 0xffffffffu);
-        end_where(row, blocks, limit, enough, m, parts, t);
-    }
-    m.min_p = how->min_p;
+    keep_likeliest(row, how, blocks, limit, m, parts, t);
 
     // The draw goes over what is left in the order of ids: to its block, then to its place there.
     ulong sum = 0;
@@ -391,22 +430,9 @@ kernel void sample_choose(
     if (simdgroup > 0) {
         return;
     }
-    ulong before = 0;
-    uint found = 32;
-    uint first = 0;
-    while (found == 32 && first < args.blocks) {
-        found = passing(first + lane < args.blocks ? sums[first + lane] : 0, target, &before, lane);
-        first += 32;
-    }
-    const uint block = first - 32 + found;
-    uint id = block * BLOCK;
-    found = 32;
-    while (found == 32 && id < limit) {
-        found = passing(id + lane < limit ? share_of(row[id + lane], id + lane, m) : 0, target, &before, lane);
-        id += 32;
-    }
+    const uint id = drawn(row, sums, args.blocks, limit, target, m, lane);
     if (lane == 0) {
-        tokens[group.y] = id - 32 + found;
-        for_host[group.y] = id - 32 + found;
+        tokens[group.y] = id;
+        for_host[group.y] = id;
     }
 }
