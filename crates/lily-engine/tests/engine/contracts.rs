@@ -204,7 +204,8 @@ fn every_switch_changes_a_plan() {
     for device in [DeviceKind::Cpu, DeviceKind::Metal] {
         let queries = [(1, true), (2048, false)];
         let queries = queries.map(|(n, decode)| PlanQuery { device, context: 33_000, ..query(n, decode) });
-        for switch in SWITCHES.iter().filter(|s| s.is_of(device)) {
+        // The handoff of tokens is between plans: `handoff.rs` shows that it makes a difference.
+        for switch in SWITCHES.iter().filter(|s| s.is_of(device) && s.name != "token-handoff") {
             let differs = queries
                 .iter()
                 .any(|q| body(q) != body(&PlanQuery { without: vec![switch.name.to_owned()], ..q.clone() }));
