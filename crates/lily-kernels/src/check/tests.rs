@@ -5,7 +5,6 @@ use crate::backend::{ExecutableId, Observer, Ticket};
 use crate::devices::DeviceKind;
 use crate::mapped::MappedFile;
 use crate::ops::add::Add;
-use crate::plan::Precision;
 use crate::reference::ReferenceBackend;
 use crate::tensor::{DType, Space};
 
