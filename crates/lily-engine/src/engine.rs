@@ -1,6 +1,8 @@
 //! The whole engine behind one door: opens a model, owns the device and the sessions, runs requests.
 //! One thread owns an `Engine`; `schedule.rs` queues for it.
 
+use std::path::PathBuf;
+
 use lily_kernels::backend::Backend;
 use lily_kernels::devices;
 
@@ -37,6 +39,8 @@ pub struct EngineOptions {
     pub prefill_chunk: usize,
     /// Optimisations.
     pub switches: Switches,
+    /// A folder where the device may keep what it compiled for the next time.
+    pub cache: Option<PathBuf>,
 }
 
 impl EngineOptions {
@@ -51,6 +55,7 @@ impl EngineOptions {
             memory: None,
             prefill_chunk: 2048,
             switches: Switches::default(),
+            cache: None,
         }
     }
 }
@@ -98,9 +103,12 @@ impl Engine {
     ///
     /// # Errors
     /// As `open`.
-    pub fn open_on(options: &EngineOptions, backend: Box<dyn Backend>) -> Result<Self, EngineError> {
+    pub fn open_on(options: &EngineOptions, mut backend: Box<dyn Backend>) -> Result<Self, EngineError> {
         if options.prefill_chunk == 0 {
             return Err(EngineError::Options("--prefill-chunk 0: a chunk has at least one token".into()));
+        }
+        if let Some(folder) = &options.cache {
+            backend.cache_in(folder);
         }
         let mut checkpoint = Checkpoint::open(&options.source)?;
         let codec = open_codec(&checkpoint)?;

@@ -185,11 +185,21 @@ impl Turn<'_, '_> {
         let mut edits = Edits::new(request, prompt, budget, self.limits.vocab_limit as usize);
         let rows = self.runtime.stepper.model().config.vocab_size;
         let mut scorer = request.logprobs.map(|count| Scorer::new(count, rows));
+        // A scorer reads the logits, which the next step overwrites.
+        let runs_ahead = self.runtime.stepper.runs_ahead() && scorer.is_none();
+        let hands_on = self.runtime.stepper.hands_tokens_on();
         while answer.tokens.len() < budget {
             let mut next = [0];
             let position = prompt.len() + answer.tokens.len();
             let sampling = self.sampling(request, position);
-            self.runtime.stepper.sample(&[sampling], edits.list(), &mut next)?;
+            let ticket = self.runtime.stepper.submit_sample(&[sampling], edits.list())?;
+            // Whatever token it is, all but the last take a step. What a stop makes void is no part of the session.
+            let is_last = answer.tokens.len() + 1 == budget;
+            let is_ahead = runs_ahead && !is_last && self.runtime.has_room(self.session, 1);
+            if is_ahead {
+                self.runtime.stepper.decode_ahead(self.session)?;
+            }
+            self.runtime.stepper.sampled(ticket, &mut next)?;
             let [id] = next;
             if id == NO_TOKEN {
                 return Err(EngineError::Logits { position });
@@ -208,9 +218,11 @@ impl Turn<'_, '_> {
             if self.stopped() {
                 return Ok(FinishReason::Cancelled);
             }
-            if answer.tokens.len() < budget {
+            if is_ahead {
+                self.session.advance(&next);
+            } else if !is_last {
                 self.runtime.reserve(self.session, 1)?;
-                self.runtime.stepper.decode(&mut [self.session], &next, true)?;
+                self.runtime.stepper.decode(&mut [self.session], &next, hands_on)?;
             }
         }
         Ok(FinishReason::Length)

@@ -50,8 +50,8 @@ impl Runtime {
         context_length: usize,
         (precision, switches): (Precision, Switches),
     ) -> Result<Self, EngineError> {
-        for file in checkpoint.weight_files() {
-            backend.open_weights(Arc::clone(file))?;
+        for (file, summary) in checkpoint.weight_files().iter().zip(checkpoint.weight_file_summaries()) {
+            backend.open_weights(Arc::clone(file), summary.data_start)?;
         }
         backend.upload_constants(&model.weights.constants)?;
         let blocks = u32::try_from(context_length.div_ceil(KV_BLOCK))
@@ -77,6 +77,11 @@ impl Runtime {
     /// The cache is too small.
     pub fn reserve(&mut self, session: &mut Session, more: usize) -> Result<(), EngineError> {
         Ok(self.store.reserve(&mut *self.stepper.backend, session, more)?)
+    }
+
+    /// The same, if it costs no other session anything; `false` if it would.
+    pub fn has_room(&mut self, session: &mut Session, more: usize) -> bool {
+        self.store.reserve_free(session, more)
     }
 
     /// Puts a session back for later requests.

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use lily_kernels::backend::{Backend, DeviceError, ExecutableId, Observer};
+use lily_kernels::backend::{Backend, DeviceError, ExecutableId, Observer, Ticket};
 use lily_kernels::inputs::{LogitEdit, SamplingInputs, SequenceInputs, StepInputs};
 use lily_kernels::plan::{Logits, Phase, Plan, PlanKey, Precision, Program};
 use lily_kernels::switches::Switches;
@@ -175,20 +175,50 @@ impl Stepper {
         on_device: bool,
     ) -> Result<(), DeviceError> {
         assert_eq!(sessions.len(), tokens.len());
-        let executable = self.compiled(self.key(Program::Forward, Phase::Decode, tokens.len(), Logits::Last))?;
-        self.begin(sessions.len());
-        self.inputs.tokens.extend_from_slice(tokens);
-        self.inputs.tokens_on_device = on_device;
-        for (row, session) in sessions.iter().enumerate() {
-            session.fill_inputs(row, 1, &mut self.inputs.sequences[row]);
-        }
-        self.outputs(Logits::Last, tokens.len(), 0..tokens.len());
-        let ticket = self.backend.submit(executable, &self.inputs)?;
+        let ticket = self.submit_decode(sessions.iter().map(|session| &**session), tokens, on_device)?;
         self.backend.wait(ticket)?;
         for (session, token) in sessions.iter_mut().zip(tokens) {
             session.advance(std::slice::from_ref(token));
         }
         Ok(())
+    }
+
+    fn submit_decode<'s>(
+        &mut self,
+        sessions: impl Iterator<Item = &'s Session>,
+        tokens: &[u32],
+        on_device: bool,
+    ) -> Result<Ticket, DeviceError> {
+        let executable = self.compiled(self.key(Program::Forward, Phase::Decode, tokens.len(), Logits::Last))?;
+        self.begin(tokens.len());
+        self.inputs.tokens.extend_from_slice(tokens);
+        self.inputs.tokens_on_device = on_device;
+        for (row, session) in sessions.enumerate() {
+            session.fill_inputs(row, 1, &mut self.inputs.sequences[row]);
+        }
+        self.outputs(Logits::Last, tokens.len(), 0..tokens.len());
+        self.backend.submit(executable, &self.inputs)
+    }
+
+    /// Whether a token goes to the next step without the host.
+    pub fn hands_tokens_on(&self) -> bool {
+        self.switches.is_on("token-handoff", self.backend.kind())
+    }
+
+    /// Whether the next step is to be submitted before a token is read.
+    pub fn runs_ahead(&self) -> bool {
+        self.hands_tokens_on() && self.backend.runs_ahead()
+    }
+
+    /// Submits the step of the token that `submit_sample` is choosing; the session must have room for it. Once that token
+    /// is read, `Session::advance` takes the step over. Without that it has not happened: it wrote the other half of the
+    /// state and a row of the cache behind the session's end. It overwrites the logits.
+    ///
+    /// # Errors
+    /// The device failed.
+    pub fn decode_ahead(&mut self, session: &Session) -> Result<Ticket, DeviceError> {
+        // Nobody looks at this id.
+        self.submit_decode(std::iter::once(session), &[0], true)
     }
 
     /// Chooses the next token of each output row of the last step, on the device, into the other token slot. `edits`
@@ -202,16 +232,32 @@ impl Stepper {
         edits: &[LogitEdit],
         tokens: &mut [u32],
     ) -> Result<(), DeviceError> {
-        assert_eq!(sampling.len(), tokens.len());
+        let ticket = self.submit_sample(sampling, edits)?;
+        self.sampled(ticket, tokens)
+    }
+
+    /// The first half of `sample`: the device has been told.
+    ///
+    /// # Errors
+    /// The device failed.
+    pub fn submit_sample(&mut self, sampling: &[SamplingInputs], edits: &[LogitEdit]) -> Result<Ticket, DeviceError> {
         assert_eq!(sampling.len(), self.inputs.outputs.len(), "one token for each output row of the last step");
-        let executable = self.compiled(self.key(Program::Sample, Phase::Decode, tokens.len(), Logits::Last))?;
+        let executable = self.compiled(self.key(Program::Sample, Phase::Decode, sampling.len(), Logits::Last))?;
         self.inputs.sampling.clear();
         self.inputs.sampling.extend_from_slice(sampling);
         self.inputs.edits.clear();
         self.inputs.edits.extend_from_slice(edits);
         let ticket = self.backend.submit(executable, &self.inputs)?;
-        self.backend.wait(ticket)?;
         self.inputs.token_slot = 1 - self.inputs.token_slot;
+        Ok(ticket)
+    }
+
+    /// The second half: waits for the tokens.
+    ///
+    /// # Errors
+    /// The device failed.
+    pub fn sampled(&mut self, ticket: Ticket, tokens: &mut [u32]) -> Result<(), DeviceError> {
+        self.backend.wait(ticket)?;
         self.backend.sampled(self.inputs.token_slot, tokens);
         Ok(())
     }

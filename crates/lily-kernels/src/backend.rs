@@ -1,5 +1,6 @@
 //! What a device offers, at the grain of a whole plan. One virtual call a step; no call per op.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -19,6 +20,17 @@ pub struct ExecutableId(pub u32);
 /// A submitted step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Ticket(pub u64);
+
+/// Something that a device has or lacks, and what follows from it: for people.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Feature {
+    /// What.
+    pub name: &'static str,
+    /// Whether it is there.
+    pub available: bool,
+    /// How that was found out, or what is done instead.
+    pub why: String,
+}
 
 /// A failure of the device, not of the caller.
 #[derive(Debug, thiserror::Error)]
@@ -81,11 +93,22 @@ pub trait Backend: Send {
     /// Bytes that this device could still take up, mapped weights included; `None` if it cannot tell.
     fn available_bytes(&self) -> Option<u64>;
 
-    /// Makes a weight file readable for plans, as `Space::Weights(n)`: n counts the calls from 0.
+    /// What it has and lacks, and what it does about it; may take seconds.
+    fn features(&mut self) -> Vec<Feature> {
+        Vec::new()
+    }
+
+    /// Names a folder where it may keep what it compiled for the next time. What goes wrong there costs time only.
+    fn cache_in(&mut self, folder: &Path) {
+        let _ = folder;
+    }
+
+    /// Makes a weight file readable for plans, as `Space::Weights(n)`: n counts the calls from 0. Its tensors begin at
+    /// byte `first`, by which a device may judge whether they are aligned.
     ///
     /// # Errors
     /// The device cannot map or hold the file.
-    fn open_weights(&mut self, file: Arc<MappedFile>) -> Result<(), DeviceError>;
+    fn open_weights(&mut self, file: Arc<MappedFile>, first: u64) -> Result<(), DeviceError>;
 
     /// Sets `Space::Constants`.
     ///
@@ -126,10 +149,11 @@ pub trait Backend: Send {
     /// Forgets a plan.
     fn discard(&mut self, executable: ExecutableId);
 
-    /// Queues a step.
+    /// Queues a step. It may start from token ids that an earlier step has yet to choose, and from `NO_TOKEN` among them:
+    /// then it computes something, and touches nothing but what its true rows may touch.
     ///
     /// # Errors
-    /// The device failed.
+    /// The device failed, in this step or in one before it.
     fn submit(&mut self, executable: ExecutableId, inputs: &StepInputs) -> Result<Ticket, DeviceError>;
 
     /// A flag that makes a running step end early with `DeviceError::Interrupted`, where the device can; looked at
@@ -141,6 +165,18 @@ pub trait Backend: Send {
     /// # Errors
     /// The device failed while running it.
     fn wait(&mut self, ticket: Ticket) -> Result<(), DeviceError>;
+
+    /// Seconds that the device itself worked on a step that was waited for, of the last few; `None` if it cannot tell.
+    fn seconds(&self, ticket: Ticket) -> Option<f64> {
+        let _ = ticket;
+        None
+    }
+
+    /// Whether steps run while the host does something else, so that the next one should be submitted before the result
+    /// of the last one is looked at.
+    fn runs_ahead(&self) -> bool {
+        false
+    }
 
     /// Logits of the last step that wrote them, `[outputs, vocab_size]`; waits first.
     fn logits(&mut self, rows: usize, cols: usize, out: &mut [f32]);

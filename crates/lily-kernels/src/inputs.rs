@@ -112,9 +112,14 @@ impl StepInputs {
 
     /// The edits of an output row.
     pub fn edits(&self, row: usize) -> &[LogitEdit] {
+        &self.edits[self.edits_range(row)]
+    }
+
+    /// Where in `edits` they are.
+    pub(crate) fn edits_range(&self, row: usize) -> std::ops::Range<usize> {
         let first = self.edits.partition_point(|edit| (edit.row as usize) < row);
         let len = self.edits[first..].partition_point(|edit| edit.row as usize == row);
-        &self.edits[first..first + len]
+        first..first + len
     }
 
     /// The sequence of a row and the row's position in it.

@@ -92,6 +92,11 @@ impl MappedFile {
         }
     }
 
+    /// Whether it is a mapping of a file: it begins with a page, and its last page is all there.
+    pub(crate) const fn is_mapped(&self) -> bool {
+        matches!(self.backing, Backing::File { .. })
+    }
+
     /// The path as opened, or the name of an embedded file.
     pub fn name(&self) -> &str {
         &self.name

@@ -5,9 +5,11 @@ mod attention; // the cache, rotation, attention
 mod delta; // the recurrence and what leads to it
 mod matmul; // weights, dense and of experts
 mod rows; // norms, routing, elements
+mod sample; // the next token
 
 pub use attention::{MERGED_ELEMENTS, shared_heads};
 pub use matmul::{first_groups, lanes, x_rows};
+pub use sample::{block_count, choose};
 
 use crate::op::{Counts, Op};
 use crate::switches::Switches;
@@ -75,6 +77,7 @@ pub fn grid(op: &Op, c: &Counts, switches: Switches) -> Grid {
         Op::MoeDown(o) => matmul::moe_down(o),
         Op::AttentionParts(o) => attention::attention_parts(o, c, switches),
         Op::AttentionMerge(o) => attention::attention_merge(o, c),
-        Op::QuantizeRows(_) | Op::Sample(_) => Grid::new(op.kind().name(), [0, 0], SIMD),
+        Op::Sample(o) => sample::blocks(o, c),
+        Op::QuantizeRows(_) => Grid::new(op.kind().name(), [0, 0], SIMD),
     }
 }

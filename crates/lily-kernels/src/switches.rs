@@ -35,6 +35,10 @@ pub const SWITCHES: &[Switch] = &[
     Switch::every("fuse-expert-out", "routing score, shared expert and residual in one dispatch"),
     Switch::every("fuse-qk", "q/k norm, RoPE and cache write in one dispatch"),
     Switch::every("fuse-gdn-norm", "recurrence and gated norm in one dispatch"),
+    Switch::every(
+        "token-handoff",
+        "a token goes to the next step on the device, which has that step before it is read",
+    ),
     Switch::metal("fuse-residual", "a projection and the residual it is added to in one dispatch"),
     Switch::metal("fuse-norm-in", "a norm and the projections that read it in one dispatch (few rows)"),
     Switch::metal("fuse-gdn-in", "convolution, gates and recurrence of one token in one dispatch"),

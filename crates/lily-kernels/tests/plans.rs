@@ -319,7 +319,7 @@ mod metal {
         let (hk, hv, dk, dv) = GDN;
         let mut device = MetalBackend::new().unwrap();
         let file: &'static [u8] = model.file.leak();
-        device.open_weights(MappedFile::from_static("toy", file)).unwrap();
+        device.open_weights(MappedFile::from_static("toy", file), 0).unwrap();
         device.upload_constants(&model.constants).unwrap();
         let half = 12 * (2 * hk * dk + hv * dv) + 4 * hv * dv * dk;
         assert_eq!(device.allocate("state", 2 * half).unwrap(), BufferId(0));
@@ -338,8 +338,13 @@ mod metal {
         let mut all = Vec::new();
         for (plan, inputs) in [(prefill, chunk(&[7, 7, 3, 41, 0], 0, 0)), (decode, chunk(&[9], 5, 1))] {
             let executable = device.compile(Arc::new(plan)).unwrap();
+            let before = software_metal::host_counts();
             let ticket = device.submit(executable, &inputs)?;
+            let submitted = software_metal::host_counts();
             device.wait(ticket)?;
+            // Routing goes on where it began: nothing of a step comes back to the host before its end.
+            assert_eq!(submitted.command_buffers, before.command_buffers + 1);
+            assert_eq!((submitted.waits, software_metal::host_counts().waits), (before.waits, before.waits + 1));
             let mut logits = vec![0.0; VOCAB];
             device.logits(1, VOCAB, &mut logits);
             all.extend(logits);
@@ -367,6 +372,37 @@ mod metal {
             // Keys and values are rounded to bf16, and may fall to either side.
             assert!(d < 2e-2, "{d}");
         }
+    }
+
+    #[test]
+    fn a_step_that_failed_is_told_once_and_does_not_hold_up_the_next_and_a_third_waits_for_the_first() {
+        let (plan, model) = forward(Phase::Prefill, 8, Precision::Half, Switches::default());
+        let mut bad = plan.clone();
+        bad.dispatches.iter_mut().for_each(|d| d.stage = 0);
+        let mut device = device(model);
+        let [bad, good] = [bad, plan].map(|plan| device.compile(Arc::new(plan)).unwrap());
+        // Ids that the host brings would have to wait for the step before.
+        let inputs = StepInputs { tokens_on_device: true, ..chunk(&[7, 7, 3, 41, 0], 0, 0) };
+        let first = device.submit(bad, &inputs).unwrap();
+        let second = device.submit(good, &inputs).unwrap();
+        let error = device.wait(first).unwrap_err().to_string();
+        assert!(error.contains("no barrier between"), "{error}");
+        device.wait(second).unwrap();
+        assert!(device.seconds(second).is_some_and(|seconds| seconds > 0.0));
+
+        let waits = || software_metal::host_counts().waits;
+        let before = waits();
+        let tickets: Vec<_> = (0..4).map(|_| (device.submit(good, &inputs).unwrap(), waits() - before)).collect();
+        assert_eq!(tickets.iter().map(|(_, waits)| *waits).collect::<Vec<_>>(), [0, 0, 1, 2]);
+        device.wait(tickets[3].0).unwrap();
+        assert_eq!(waits() - before, 4);
+
+        // Told at the next submit, if nobody waits.
+        device.submit(bad, &inputs).unwrap();
+        device.submit(good, &inputs).unwrap();
+        assert!(device.submit(good, &inputs).is_err());
+        let last = device.submit(good, &inputs).unwrap();
+        device.wait(last).unwrap();
     }
 
     #[test]

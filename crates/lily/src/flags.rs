@@ -5,6 +5,7 @@
 mod bench;
 mod device;
 mod hub;
+mod inspect;
 
 use std::ffi::OsString;
 use std::num::NonZeroUsize;
@@ -20,6 +21,7 @@ use lily_engine::request::{MAX_LOGPROBS, Prompt, Request, RequestError, Sampling
 pub use bench::BenchFlags;
 pub use device::SelftestFlags;
 pub use hub::{HubSettings, PullFlags, hub_settings, proxy};
+pub use inspect::InspectFlags;
 
 /// A local inference engine for Qwen3.5/3.6 hybrid models.
 #[derive(Debug, Parser)]
@@ -121,26 +123,6 @@ pub struct PlanFlags {
     /// Device that the step is for, whether this build has it or not
     #[arg(long, value_name = "DEVICE", default_value = "cpu", value_parser = device::parse_kind)]
     pub device: DeviceKind,
-    /// Number formats of activations and cache
-    #[arg(long, value_enum, default_value_t = PrecisionFlag::Fast)]
-    pub precision: PrecisionFlag,
-}
-
-/// Flags of `lily inspect`.
-#[derive(Debug, Args)]
-pub struct InspectFlags {
-    /// A model folder, with weights or without [default: the default model's]
-    #[arg(value_name = "PATH", conflicts_with = "model")]
-    pub path: Option<PathBuf>,
-    /// The same as PATH
-    #[arg(long, value_name = "PATH")]
-    pub model: Option<PathBuf>,
-    /// Positions of the cache [default: the model's]
-    #[arg(long, value_name = "N", value_parser = at_least_one)]
-    pub context: Option<NonZeroUsize>,
-    /// Prompt tokens computed in one step
-    #[arg(long, value_name = "N", default_value = "2048", hide_short_help = true, value_parser = at_least_one)]
-    pub prefill_chunk: NonZeroUsize,
     /// Number formats of activations and cache
     #[arg(long, value_enum, default_value_t = PrecisionFlag::Fast)]
     pub precision: PrecisionFlag,
@@ -327,6 +309,7 @@ impl ModelFlags {
         options.threads = self.threads.map(NonZeroUsize::get);
         options.context_length = self.context.map(NonZeroUsize::get);
         options.memory = self.memory;
+        options.cache = device::kernel_cache(&process_env);
         if let Some(chunk) = self.prefill_chunk {
             options.prefill_chunk = chunk.get();
         }

@@ -1,4 +1,4 @@
-//! `lily inspect`: what a model's files hold and what it would take to run them; nothing is run.
+//! `lily inspect`: what a model's files hold and what it would take to run them, or what a device has; nothing is run.
 
 use std::num::NonZeroUsize;
 use std::process::ExitCode;
@@ -13,6 +13,10 @@ use crate::terminal;
 /// # Errors
 /// One sentence: a file is damaged or of a model that Lily does not run; a closed stdout.
 pub fn inspect(flags: &InspectFlags) -> anyhow::Result<ExitCode> {
+    if let Some(device) = &flags.device {
+        terminal::write_stdout(&report::device(device)?)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let path = flags.path.as_deref().or(flags.model.as_deref());
     let (source, why) = flags::pick_model(path, &flags::process_env)?;
     if let Some(why) = why {

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use lily_engine::engine::{Engine, EngineOptions, ModelSource};
-use lily_engine::report::{KernelReport, check_kernels};
+use lily_engine::report::{KernelReport, check_kernels, device};
 use lily_engine::request::{CancelToken, ChatPrompt, Prompt, Request, SamplingParams};
 
 use crate::flags::{self, SelftestFlags};
@@ -30,6 +30,8 @@ pub fn selftest(flags: &SelftestFlags) -> anyhow::Result<ExitCode> {
         failed += report.failures.len();
         terminal::write_stdout(&line(&report))?;
     }
+    terminal::write_stdout("\n")?;
+    terminal::write_stdout(&device(&flags.device)?)?;
     let (right, text) = answer(&flags.device)?;
     failed += usize::from(!right);
     terminal::write_stdout(&text)?;
@@ -41,11 +43,15 @@ pub fn selftest(flags: &SelftestFlags) -> anyhow::Result<ExitCode> {
 
 /// One op, and what went wrong with it.
 fn line(report: &KernelReport) -> String {
-    let KernelReport { op, cases, unsupported, worst, failures, .. } = report;
+    let KernelReport { op, cases, unsupported, worst, timing, failures } = report;
     let mut text = format!("{op:<20} {cases:>4} cases, {} wrong, largest error {worst:.1e}", failures.len());
     if let Some((count, reason)) = unsupported {
         // Writing to a string cannot fail.
         let _ = write!(text, "; {count} not run: {reason}");
+    }
+    if let Some(time) = timing {
+        let (us, gb) = (time.seconds * 1e6, time.bytes as f64 / time.seconds / 1e9);
+        let _ = write!(text, "; {us:.0} us for its largest, {gb:.2} GB/s");
     }
     text.push('\n');
     for failure in failures.iter().take(3) {

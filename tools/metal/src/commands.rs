@@ -4,21 +4,36 @@
 use std::alloc::Layout;
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Instant;
 
 use crate::counts::{self, BindingCounts, DispatchCounts, Sink};
 use crate::library::{Binding, Launch, Library, Problem, Report};
 use crate::mode::{Mode, left_out, mode};
 use crate::nvidia;
+use crate::queue::{Event, locked};
 use crate::translate::Parameters;
+
+/// Who has a buffer's bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Owner {
+    /// This process.
+    Process(Layout),
+    /// The driver of a card that sees them too.
+    Card,
+    /// The host, which lends them.
+    Host,
+}
 
 /// Bytes that host and kernels share, aligned as a page is.
 pub struct Memory {
     start: NonNull<u8>,
-    layout: Layout,
-    /// A card sees it too.
-    pinned: bool,
+    length: usize,
+    /// Whose they are.
+    owner: Owner,
+    /// Command buffers that were committed with it.
+    users: Mutex<Vec<Weak<Mutex<Commands>>>>,
     /// What the host calls it.
     pub label: Mutex<Option<String>>,
     /// The host has given it back. Metal keeps what a command buffer uses; a host that gives it back before is told, for
@@ -31,20 +46,40 @@ unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
 
+/// Bytes of all buffers of this process.
+static ALLOCATED: AtomicUsize = AtomicUsize::new(0);
+
+/// Bytes of all buffers of this process.
+pub fn allocated() -> usize {
+    ALLOCATED.load(Ordering::SeqCst)
+}
+
 impl Memory {
-    const PAGE: usize = 16 << 10;
+    /// What a page is to Metal.
+    pub const PAGE: usize = 16 << 10;
 
     /// Zeroes, where the kernels of the mode can use them; none if memory ran out.
     pub fn new(length: usize) -> Option<Self> {
         let layout = Layout::from_size_align(length.max(1), Self::PAGE).ok()?;
-        let pinned = mode() == Mode::Nvidia;
-        let start = if pinned {
-            nvidia::allocate(layout.size()).ok()?
-        } else {
+        let owner = if mode() == Mode::Nvidia { Owner::Card } else { Owner::Process(layout) };
+        let start = match owner {
+            Owner::Card => nvidia::allocate(layout.size()).ok()?,
             // SAFETY: the size is not 0.
-            NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) })?
+            Owner::Process(layout) => NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) })?,
+            Owner::Host => unreachable!("the host's bytes come from the host"),
         };
-        Some(Self { start, layout, pinned, label: Mutex::default(), freed: AtomicBool::new(false) })
+        ALLOCATED.fetch_add(layout.size(), Ordering::SeqCst);
+        Some(Self::at(start, layout.size(), owner))
+    }
+
+    /// Bytes that the host has and keeps.
+    pub fn of_host(start: NonNull<u8>, length: usize) -> Self {
+        Self::at(start, length, Owner::Host)
+    }
+
+    fn at(start: NonNull<u8>, length: usize, owner: Owner) -> Self {
+        let (users, label, freed) = (Mutex::default(), Mutex::default(), AtomicBool::new(false));
+        Self { start, length, owner, users, label, freed }
     }
 
     /// The first byte.
@@ -54,19 +89,43 @@ impl Memory {
 
     /// Bytes.
     pub const fn length(&self) -> usize {
-        self.layout.size()
+        self.length
+    }
+
+    /// A command buffer was committed that uses it.
+    pub fn used_by(&self, commands: &Arc<Mutex<Commands>>) {
+        let mut users = locked(&self.users);
+        users.retain(|user| user.strong_count() > 0);
+        let user = Arc::downgrade(commands);
+        if !users.iter().any(|known| known.ptr_eq(&user)) {
+            users.push(user);
+        }
+    }
+
+    /// The host asks for the bytes. That is its right while nothing in flight uses them; a real device cannot tell.
+    pub fn host_looks(&self) {
+        locked(&self.users).retain(|user| {
+            let Some(user) = user.upgrade() else { return false };
+            let mut user = locked(&user);
+            if !user.known {
+                user.fail("the host asked for the contents of a buffer that a command buffer in flight uses");
+            }
+            !user.known
+        });
     }
 }
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: allocated so, with this layout, and nobody has the value any more.
-        unsafe {
-            if self.pinned {
-                nvidia::free(self.start);
-            } else {
-                std::alloc::dealloc(self.start.as_ptr(), self.layout);
-            }
+        if self.owner != Owner::Host {
+            ALLOCATED.fetch_sub(self.length, Ordering::SeqCst);
+        }
+        match self.owner {
+            // SAFETY: allocated so, and nobody has the value any more.
+            Owner::Card => unsafe { nvidia::free(self.start) },
+            // SAFETY: allocated with this layout, and nobody has the value any more.
+            Owner::Process(layout) => unsafe { std::alloc::dealloc(self.start.as_ptr(), layout) },
+            Owner::Host => (),
         }
     }
 }
@@ -244,6 +303,13 @@ impl Dispatch {
         }
     }
 
+    fn memories(&self) -> impl Iterator<Item = &Arc<Memory>> {
+        self.buffers.iter().filter_map(|(_, source)| match source {
+            Source::Buffer(memory, _) => Some(memory),
+            Source::Bytes(_) => None,
+        })
+    }
+
     /// The buffer behind a binding, and where in it the binding starts.
     fn place(&self, index: usize) -> Option<(usize, usize)> {
         self.buffers.iter().find(|(i, _)| *i == index).and_then(|(_, source)| match source {
@@ -270,6 +336,7 @@ enum State {
     },
     Ended,
     Committed,
+    Ran,
 }
 
 /// A command buffer.
@@ -280,12 +347,20 @@ pub struct Commands {
     error: Option<String>,
     /// Where the thread that encodes wants to have counts.
     sink: Option<Sink>,
+    /// Values of events that it waits for before all else.
+    pub waits: Vec<(Arc<Event>, u64)>,
+    /// Values that events get when it is done.
+    pub signals: Vec<(Arc<Event>, u64)>,
+    /// The host has waited for it.
+    pub known: bool,
+    /// When it ran, in seconds.
+    pub times: (f64, f64),
 }
 
 impl Commands {
     /// Opens the encoder.
     pub fn begin(&mut self, concurrent: bool) {
-        if matches!(self.state, State::Encoding { .. } | State::Committed) {
+        if matches!(self.state, State::Encoding { .. } | State::Committed | State::Ran) {
             self.fail("a second encoder was opened before the first one ended, or after the commit");
         }
         self.list.push(Command::Barrier);
@@ -293,14 +368,30 @@ impl Commands {
         self.state = State::Encoding { concurrent };
     }
 
+    /// Waits for an event, before the first encoder.
+    pub fn wait_for(&mut self, event: &Arc<Event>, value: u64) {
+        if self.state != State::Empty {
+            self.fail("an event is waited for before the encoder opens: this device knows no other place");
+        }
+        self.waits.push((Arc::clone(event), value));
+    }
+
+    /// Signals an event, behind the last encoder.
+    pub fn signal(&mut self, event: &Arc<Event>, value: u64) {
+        if self.state != State::Ended {
+            self.fail("an event is signalled when the encoder has ended: this device knows no other place");
+        }
+        self.signals.push((Arc::clone(event), value));
+    }
+
     /// An encoder is open.
     pub const fn encoding(&self) -> bool {
         matches!(self.state, State::Encoding { .. })
     }
 
-    /// Whether it has run.
+    /// Whether it was handed over.
     pub fn committed(&self) -> bool {
-        self.state == State::Committed
+        matches!(self.state, State::Committed | State::Ran)
     }
 
     /// Closes the encoder.
@@ -316,6 +407,19 @@ impl Commands {
         }
     }
 
+    /// Buffers of its dispatches.
+    pub fn memories(&self) -> impl Iterator<Item = &Arc<Memory>> {
+        self.list.iter().flat_map(|command| match command {
+            Command::Dispatch(dispatch) => dispatch.memories().collect(),
+            Command::Barrier => Vec::new(),
+        })
+    }
+
+    /// How many dispatches it has.
+    pub fn dispatches(&self) -> usize {
+        self.list.iter().filter(|command| matches!(command, Command::Dispatch(_))).count()
+    }
+
     /// Keeps the first thing that went wrong.
     pub fn fail(&mut self, problem: &str) {
         self.error.get_or_insert_with(|| problem.to_owned());
@@ -326,14 +430,34 @@ impl Commands {
         self.error.clone()
     }
 
-    /// Runs everything, unless encoding failed.
-    pub fn run(&mut self) {
+    /// Handed over.
+    pub fn commit(&mut self) {
         if self.state != State::Ended {
             self.fail("a command buffer was committed twice, or before endEncoding");
         }
         self.state = State::Committed;
+    }
+
+    /// Runs everything, once, unless encoding failed. What failed signals nothing, as on a real device.
+    pub fn run(&mut self) {
+        if self.state == State::Ran {
+            return;
+        }
+        self.state = State::Ran;
+        let late = self.waits.iter().find(|(event, value)| event.value() < *value);
+        if let Some((event, value)) = late {
+            let has = event.value();
+            self.fail(&format!(
+                "it waits for value {value} of an event that has {has}, and nothing signals it any more"
+            ));
+        }
+        let start = Instant::now();
         if self.error.is_none() {
             self.error = run(&self.list, self.sink.as_ref()).err();
+        }
+        self.times.1 = self.times.0 + start.elapsed().as_secs_f64();
+        if self.error.is_none() {
+            self.signals.iter().for_each(|(event, value)| event.signal(*value));
         }
     }
 }

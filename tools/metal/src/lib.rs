@@ -6,13 +6,17 @@
 mod commands;
 pub mod counts;
 pub mod library;
+mod machine;
 pub mod metal;
 mod mode;
 pub mod nvidia;
+mod queue;
 mod software;
 pub mod strict;
 pub mod translate;
 mod work;
 
 pub use counts::{count, take_counts};
+pub use machine::{Machine, machine, set_machine};
 pub use mode::{Mode, leave_out_barriers, mode, set_mode};
+pub use queue::{HostCounts, host_counts};

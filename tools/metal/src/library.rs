@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::OnceLock;
 
 use crate::mode::Mode;
 use crate::nvidia;
@@ -222,6 +223,7 @@ pub fn ready(mode: Mode) -> Result<(), BuildError> {
     if mode == Mode::Nvidia {
         return nvidia::ready();
     }
+    static READY: OnceLock<bool> = OnceLock::new();
     let there = |compiler: &&str| Command::new(compiler).arg("--version").output().is_ok();
-    if COMPILERS.iter().any(there) { Ok(()) } else { Err(BuildError::NoCompiler(&COMPILERS)) }
+    if *READY.get_or_init(|| COMPILERS.iter().any(there)) { Ok(()) } else { Err(BuildError::NoCompiler(&COMPILERS)) }
 }

@@ -1,18 +1,25 @@
 //! The names of objc2, objc2-foundation and objc2-metal that Lily's host uses, over the executor. Encoders record;
-//! `commit` runs what they recorded and keeps what went wrong as the command buffer's error.
+//! a queue
+//! runs what they recorded when the host waits, and what went wrong is the command buffer's error.
 //! Only what is here exists: a host that wants more does not compile on Linux, and then more is written here.
 #![allow(non_snake_case, non_upper_case_globals, clippy::missing_safety_doc, reason = "the names are Apple's")]
+
+mod more;
 
 use std::ffi::c_void;
 use std::fmt;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
+
+pub use more::*;
 
 use crate::commands::{Bound, Command, Commands, Memory, Pipeline};
 use crate::library::Library;
+use crate::machine::{Machine, machine};
 use crate::mode::mode;
+use crate::queue::{Event, Queue, locked};
 
 /// What a source is called here: Metal's have no names.
 pub const SOURCE: &str = "source";
@@ -44,16 +51,28 @@ impl<T: fmt::Display> fmt::Display for Retained<T> {
 }
 
 /// An object of a protocol.
+#[repr(transparent)]
 pub struct ProtocolObject<P: ?Sized>(Object, PhantomData<fn(&P)>);
 
+impl<P: ?Sized> ProtocolObject<P> {
+    /// The same object by another of its protocols.
+    pub fn from_ref<Q: ?Sized>(other: &ProtocolObject<Q>) -> &Self {
+        // SAFETY: both are nothing but an `Object`.
+        unsafe { &*std::ptr::from_ref(other).cast::<Self>() }
+    }
+}
+
 enum Object {
-    Device,
-    Queue,
+    Device(Box<Machine>),
+    Residents(Mutex<Residents>),
+    Archive(Archive),
+    Queue(Arc<Queue>),
+    Event(Arc<Event>),
     Library(Arc<Library>),
     Function(Pipeline),
     Pipeline(Pipeline),
     Buffer(Arc<Memory>),
-    Commands(Arc<Mutex<Commands>>),
+    Commands(Arc<Mutex<Commands>>, Arc<Queue>),
     Encoder(Arc<Mutex<Commands>>, Mutex<Bound>),
 }
 
@@ -116,7 +135,7 @@ pub struct MTLSize {
 macro_rules! numbers {
     ($($(#[$meta:meta])* $name:ident($t:ty) { $($constant:ident = $value:expr),* $(,)? })*) => {$(
         $(#[$meta])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub struct $name(pub $t);
         #[allow(missing_docs, reason = "Apple's names")]
         impl $name {
@@ -124,6 +143,7 @@ macro_rules! numbers {
         }
     )*};
 }
+use numbers;
 numbers! {
     /// How memory is kept.
     MTLResourceOptions(usize) { StorageModeShared = 0, HazardTrackingModeUntracked = 1 << 8 }
@@ -132,7 +152,7 @@ numbers! {
     /// What a barrier orders.
     MTLBarrierScope(usize) { Buffers = 1 }
     /// Versions of the language.
-    MTLLanguageVersion(usize) { Version3_1 = (3 << 16) + 1 }
+    MTLLanguageVersion(usize) { Version3_1 = (3 << 16) + 1, Version3_2 = (3 << 16) + 2, Version4_0 = 4 << 16 }
     /// How freely floats are computed.
     MTLMathMode(isize) { Safe = 0 }
     /// Types of function constants.
@@ -146,14 +166,16 @@ impl std::ops::BitOr for MTLResourceOptions {
 }
 
 /// How a library is compiled; the executor knows one way.
-pub struct MTLCompileOptions(());
+pub struct MTLCompileOptions(Mutex<usize>);
 impl MTLCompileOptions {
     /// The defaults.
     pub fn new() -> Retained<Self> {
-        Retained::new(Self(()))
+        Retained::new(Self(Mutex::default()))
     }
-    /// Ignored.
-    pub fn setLanguageVersion(&self, _: MTLLanguageVersion) {}
+    /// The machine may not know it.
+    pub fn setLanguageVersion(&self, version: MTLLanguageVersion) {
+        *locked(&self.0) = version.0;
+    }
     /// Ignored: the executor is always safe.
     pub fn setMathMode(&self, _: MTLMathMode) {}
 }
@@ -172,13 +194,13 @@ impl MTLFunctionConstantValues {
     pub unsafe fn setConstantValue_type_atIndex(&self, value: NonNull<c_void>, _: MTLDataType, index: usize) {
         // SAFETY: the caller's; the one type here has four bytes.
         let bytes = unsafe { value.cast::<[u8; 4]>().read_unaligned() };
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push((index, bytes.to_vec()));
+        locked(&self.0).push((index, bytes.to_vec()));
     }
 }
 
 /// The device.
 pub fn MTLCreateSystemDefaultDevice() -> Option<Object1<dyn MTLDevice>> {
-    Some(object(Object::Device))
+    Some(object(Object::Device(Box::new(machine()))))
 }
 
 /// Pools are for Objective-C.
@@ -192,8 +214,33 @@ pub trait MTLDevice {
     fn name(&self) -> Retained<NSString>;
     fn recommendedMaxWorkingSetSize(&self) -> u64;
     fn newCommandQueue(&self) -> Option<Object1<dyn MTLCommandQueue>>;
+    fn newSharedEvent(&self) -> Option<Object1<dyn MTLSharedEvent>>;
     fn newBufferWithLength_options(&self, length: usize, options: MTLResourceOptions)
     -> Option<Object1<dyn MTLBuffer>>;
+    unsafe fn newBufferWithBytesNoCopy_length_options_deallocator(
+        &self,
+        pointer: NonNull<c_void>,
+        length: usize,
+        options: MTLResourceOptions,
+        deallocator: Option<&fn()>,
+    ) -> Option<Object1<dyn MTLBuffer>>;
+    fn maxBufferLength(&self) -> usize;
+    fn currentAllocatedSize(&self) -> usize;
+    fn supportsFamily(&self, family: MTLGPUFamily) -> bool;
+    fn newResidencySetWithDescriptor_error(
+        &self,
+        descriptor: &MTLResidencySetDescriptor,
+    ) -> Result<Object1<dyn MTLResidencySet>, Retained<NSError>>;
+    fn newBinaryArchiveWithDescriptor_error(
+        &self,
+        descriptor: &MTLBinaryArchiveDescriptor,
+    ) -> Result<Object1<dyn MTLBinaryArchive>, Retained<NSError>>;
+    fn newComputePipelineStateWithDescriptor_options_reflection_error(
+        &self,
+        descriptor: &MTLComputePipelineDescriptor,
+        options: MTLPipelineOption,
+        reflection: Option<&mut ()>,
+    ) -> Result<Object1<dyn MTLComputePipelineState>, Retained<NSError>>;
     fn newLibraryWithSource_options_error(
         &self,
         source: &NSString,
@@ -204,28 +251,98 @@ pub trait MTLDevice {
         function: &ProtocolObject<dyn MTLFunction>,
     ) -> Result<Object1<dyn MTLComputePipelineState>, Retained<NSError>>;
 }
+impl ProtocolObject<dyn MTLDevice> {
+    fn machine(&self) -> &Machine {
+        let Object::Device(machine) = &self.0 else { other_protocol() };
+        machine
+    }
+}
+fn error<T>(text: impl Into<String>) -> Result<T, Retained<NSError>> {
+    Err(Retained::new(NSError(text.into())))
+}
 impl MTLDevice for ProtocolObject<dyn MTLDevice> {
     fn name(&self) -> Retained<NSString> {
         NSString::from_str(&crate::nvidia::card().unwrap_or_else(|| "software".to_owned()))
     }
     fn recommendedMaxWorkingSetSize(&self) -> u64 {
-        u64::MAX
+        self.machine().working_set
     }
     fn newCommandQueue(&self) -> Option<Object1<dyn MTLCommandQueue>> {
-        Some(object(Object::Queue))
+        Some(object(Object::Queue(Arc::default())))
+    }
+    fn newSharedEvent(&self) -> Option<Object1<dyn MTLSharedEvent>> {
+        Some(object(Object::Event(Arc::default())))
     }
     fn newBufferWithLength_options(&self, length: usize, _: MTLResourceOptions) -> Option<Object1<dyn MTLBuffer>> {
-        let memory = if length > 0 { Memory::new(length) } else { None };
+        let fits = (1..=self.machine().longest).contains(&length);
+        let memory = if fits { Memory::new(length) } else { None };
         memory.map(|memory| object(Object::Buffer(Arc::new(memory))))
+    }
+    unsafe fn newBufferWithBytesNoCopy_length_options_deallocator(
+        &self,
+        pointer: NonNull<c_void>,
+        length: usize,
+        _: MTLResourceOptions,
+        _: Option<&fn()>,
+    ) -> Option<Object1<dyn MTLBuffer>> {
+        let whole = pointer.addr().get().is_multiple_of(PAGE) && length.is_multiple_of(PAGE) && length > 0;
+        let takes = self.machine().no_copy && whole && length <= self.machine().longest;
+        takes.then(|| of_host(Memory::of_host(pointer.cast(), length)))
+    }
+    fn maxBufferLength(&self) -> usize {
+        self.machine().longest
+    }
+    fn currentAllocatedSize(&self) -> usize {
+        crate::commands::allocated()
+    }
+    fn supportsFamily(&self, family: MTLGPUFamily) -> bool {
+        self.machine().families.contains(&family.0)
+    }
+    fn newResidencySetWithDescriptor_error(
+        &self,
+        _: &MTLResidencySetDescriptor,
+    ) -> Result<Object1<dyn MTLResidencySet>, Retained<NSError>> {
+        match self.machine().residency_sets {
+            true => Ok(object(Object::Residents(Mutex::default()))),
+            false => error("no residency sets"),
+        }
+    }
+    fn newBinaryArchiveWithDescriptor_error(
+        &self,
+        descriptor: &MTLBinaryArchiveDescriptor,
+    ) -> Result<Object1<dyn MTLBinaryArchive>, Retained<NSError>> {
+        if !self.machine().binary_archives {
+            return error("no binary archives");
+        }
+        descriptor.open().map(|archive| object(Object::Archive(archive))).or_else(error)
+    }
+    fn newComputePipelineStateWithDescriptor_options_reflection_error(
+        &self,
+        descriptor: &MTLComputePipelineDescriptor,
+        options: MTLPipelineOption,
+        _: Option<&mut ()>,
+    ) -> Result<Object1<dyn MTLComputePipelineState>, Retained<NSError>> {
+        let Some(pipeline) = descriptor.pipeline() else { return error("a pipeline of no function") };
+        if options == MTLPipelineOption::FailOnBinaryArchiveMiss && !descriptor.is_archived() {
+            return error("no archive has it");
+        }
+        self.newComputePipelineStateWithFunction_error(&ProtocolObject(Object::Function(pipeline), PhantomData))
     }
     fn newLibraryWithSource_options_error(
         &self,
         source: &NSString,
-        _: Option<&MTLCompileOptions>,
+        options: Option<&MTLCompileOptions>,
     ) -> Result<Object1<dyn MTLLibrary>, Retained<NSError>> {
+        let Machine { language, unknown, .. } = self.machine();
+        if options.is_some_and(|options| *locked(&options.0) > *language) {
+            return error("error: no such version of the language");
+        }
+        if let Some(word) = unknown.iter().find(|word| source.0.contains(**word)) {
+            return error(format!("error: the compiler does not know {word}"));
+        }
         match Library::build(SOURCE, &source.0, mode()) {
             Ok(library) => Ok(object(Object::Library(Arc::new(library)))),
-            Err(e) => Err(Retained::new(NSError(e.sentence()))),
+            Err(e) => error(e.sentence()),
         }
     }
     fn newComputePipelineStateWithFunction_error(
@@ -262,7 +379,7 @@ impl MTLLibrary for ProtocolObject<dyn MTLLibrary> {
         let Some(parameters) = library.parameters(&name.0).cloned() else {
             return Err(Retained::new(NSError(format!("the library has no kernel {name}"))));
         };
-        let constants = values.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let constants = locked(&values.0).clone();
         let pipeline = Pipeline { library: Arc::clone(library), kernel: name.0.clone(), parameters, constants };
         Ok(object(Object::Function(pipeline)))
     }
@@ -304,6 +421,7 @@ pub trait MTLBuffer: MTLResource {
 impl MTLBuffer for ProtocolObject<dyn MTLBuffer> {
     fn contents(&self) -> NonNull<c_void> {
         let Object::Buffer(memory) = &self.0 else { other_protocol() };
+        memory.host_looks();
         memory.start().cast()
     }
     fn length(&self) -> usize {
@@ -316,10 +434,38 @@ impl MTLBuffer for ProtocolObject<dyn MTLBuffer> {
 #[allow(missing_docs, reason = "Apple's names")]
 pub trait MTLCommandQueue {
     fn commandBuffer(&self) -> Option<Object1<dyn MTLCommandBuffer>>;
+    fn addResidencySet(&self, set: &ProtocolObject<dyn MTLResidencySet>);
 }
 impl MTLCommandQueue for ProtocolObject<dyn MTLCommandQueue> {
     fn commandBuffer(&self) -> Option<Object1<dyn MTLCommandBuffer>> {
-        Some(object(Object::Commands(Arc::default())))
+        let Object::Queue(queue) = &self.0 else { other_protocol() };
+        Some(object(Object::Commands(Arc::default(), Arc::clone(queue))))
+    }
+    fn addResidencySet(&self, _: &ProtocolObject<dyn MTLResidencySet>) {}
+}
+
+/// An event.
+pub trait MTLEvent {}
+
+/// An event that the host sees.
+#[allow(missing_docs, reason = "Apple's names")]
+pub trait MTLSharedEvent: MTLEvent {
+    fn signaledValue(&self) -> u64;
+    fn setSignaledValue(&self, value: u64);
+}
+impl<P: ?Sized> ProtocolObject<P> {
+    fn event(&self) -> &Arc<Event> {
+        let Object::Event(event) = &self.0 else { other_protocol() };
+        event
+    }
+}
+impl MTLEvent for ProtocolObject<dyn MTLSharedEvent> {}
+impl MTLSharedEvent for ProtocolObject<dyn MTLSharedEvent> {
+    fn signaledValue(&self) -> u64 {
+        self.event().value()
+    }
+    fn setSignaledValue(&self, value: u64) {
+        self.event().signal(value);
     }
 }
 
@@ -330,14 +476,21 @@ pub trait MTLCommandBuffer {
         &self,
         how: MTLDispatchType,
     ) -> Option<Object1<dyn MTLComputeCommandEncoder>>;
+    fn encodeWaitForEvent_value(&self, event: &ProtocolObject<dyn MTLEvent>, value: u64);
+    fn encodeSignalEvent_value(&self, event: &ProtocolObject<dyn MTLEvent>, value: u64);
     fn commit(&self);
     fn waitUntilCompleted(&self);
+    fn GPUStartTime(&self) -> f64;
+    fn GPUEndTime(&self) -> f64;
     fn error(&self) -> Option<Retained<NSError>>;
 }
 impl ProtocolObject<dyn MTLCommandBuffer> {
-    fn commands(&self) -> &Arc<Mutex<Commands>> {
-        let Object::Commands(commands) = &self.0 else { other_protocol() };
-        commands
+    fn parts(&self) -> (&Arc<Mutex<Commands>>, &Queue) {
+        let Object::Commands(commands, queue) = &self.0 else { other_protocol() };
+        (commands, queue)
+    }
+    fn commands(&self) -> std::sync::MutexGuard<'_, Commands> {
+        locked(self.parts().0)
     }
 }
 impl MTLCommandBuffer for ProtocolObject<dyn MTLCommandBuffer> {
@@ -345,26 +498,32 @@ impl MTLCommandBuffer for ProtocolObject<dyn MTLCommandBuffer> {
         &self,
         how: MTLDispatchType,
     ) -> Option<Object1<dyn MTLComputeCommandEncoder>> {
-        let mut commands = locked(self.commands());
-        commands.begin(how == MTLDispatchType::Concurrent);
-        Some(object(Object::Encoder(Arc::clone(self.commands()), Mutex::default())))
+        self.commands().begin(how == MTLDispatchType::Concurrent);
+        Some(object(Object::Encoder(Arc::clone(self.parts().0), Mutex::default())))
+    }
+    fn encodeWaitForEvent_value(&self, event: &ProtocolObject<dyn MTLEvent>, value: u64) {
+        self.commands().wait_for(event.event(), value);
+    }
+    fn encodeSignalEvent_value(&self, event: &ProtocolObject<dyn MTLEvent>, value: u64) {
+        self.commands().signal(event.event(), value);
     }
     fn commit(&self) {
-        locked(self.commands()).run();
+        let (commands, queue) = self.parts();
+        queue.commit(commands);
     }
     fn waitUntilCompleted(&self) {
-        let mut commands = locked(self.commands());
-        if !commands.committed() {
-            commands.fail("waited for a command buffer that was not committed");
-        }
+        let (commands, queue) = self.parts();
+        queue.wait(commands);
+    }
+    fn GPUStartTime(&self) -> f64 {
+        self.commands().times.0
+    }
+    fn GPUEndTime(&self) -> f64 {
+        self.commands().times.1
     }
     fn error(&self) -> Option<Retained<NSError>> {
-        locked(self.commands()).error().map(|e| Retained::new(NSError(e)))
+        self.commands().error().map(|e| Retained::new(NSError(e)))
     }
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// An encoder.

@@ -5,7 +5,7 @@ use std::ffi::c_void;
 use std::ptr::NonNull;
 
 use software_metal::metal::*;
-use software_metal::{Mode, set_mode};
+use software_metal::{HostCounts, Mode, host_counts, set_mode};
 
 const SOURCE: &str = "
 #include <metal_stdlib>
@@ -25,6 +25,7 @@ kernel void dynamic(device uint* out [[buffer(0)]], threadgroup uint* shared [[t
 
 type Encoder = ProtocolObject<dyn MTLComputeCommandEncoder>;
 type Buffer = Retained<ProtocolObject<dyn MTLBuffer>>;
+type Commands = Retained<ProtocolObject<dyn MTLCommandBuffer>>;
 type Pipeline = Retained<ProtocolObject<dyn MTLComputePipelineState>>;
 
 struct Host {
@@ -33,6 +34,7 @@ struct Host {
     /// Three of 64 words.
     buffers: [Buffer; 3],
     queue: Retained<ProtocolObject<dyn MTLCommandQueue>>,
+    event: Retained<ProtocolObject<dyn MTLSharedEvent>>,
 }
 
 impl Host {
@@ -53,6 +55,7 @@ impl Host {
             dynamic: pipeline("dynamic"),
             buffers: [0, 1, 2].map(buffer),
             queue: device.newCommandQueue().unwrap(),
+            event: device.newSharedEvent().unwrap(),
         }
     }
 
@@ -65,6 +68,27 @@ impl Host {
         commands.commit();
         commands.waitUntilCompleted();
         commands.error().map(|e| e.localizedDescription().to_string())
+    }
+
+    /// A committed step of one dispatch, which waits for one value of the event and signals another.
+    fn step(&self, from: usize, to: usize, wait: Option<u64>, signal: u64) -> Commands {
+        let commands = self.queue.commandBuffer().unwrap();
+        let event = ProtocolObject::from_ref(&*self.event);
+        if let Some(value) = wait {
+            commands.encodeWaitForEvent_value(event, value);
+        }
+        let encoder = commands.computeCommandEncoderWithDispatchType(MTLDispatchType::Concurrent).unwrap();
+        self.scale(&encoder, from, to);
+        encoder.endEncoding();
+        commands.encodeSignalEvent_value(event, signal);
+        commands.commit();
+        commands
+    }
+
+    /// The first word of a buffer.
+    fn word(&self, buffer: usize) -> u32 {
+        // SAFETY: the buffer has 64 words.
+        unsafe { self.buffers[buffer].contents().cast::<u32>().as_ptr().read() }
     }
 
     /// One dispatch of `scale` from one buffer to another.
@@ -99,6 +123,65 @@ fn dispatches_in_order_give_what_they_should() {
     // SAFETY: 64 words, and nothing runs.
     let words = unsafe { std::slice::from_raw_parts(host.buffers[2].contents().cast::<u32>().as_ptr(), 64) };
     assert_eq!(words, [3 * 5 + 5; 64]);
+}
+
+/// What a command buffer says when it was waited for.
+fn said(commands: &Commands) -> String {
+    commands.waitUntilCompleted();
+    commands.error().map(|e| e.localizedDescription().to_string()).unwrap_or_default()
+}
+
+#[test]
+fn steps_that_an_event_orders_run_one_after_the_other_and_only_when_the_host_waits() {
+    let host = Host::new();
+    let before = host_counts();
+    let (first, second) = (host.step(0, 1, Some(0), 1), host.step(1, 2, Some(1), 2));
+    assert_eq!(host.event.signaledValue(), 0);
+    assert_eq!((said(&second), said(&first)), (String::new(), String::new()));
+    assert_eq!((host.event.signaledValue(), host.word(2)), (2, 3 * 5 + 5));
+    assert!(first.GPUEndTime() >= first.GPUStartTime());
+    let HostCounts { command_buffers, dispatches, waits } = host_counts();
+    assert_eq!((command_buffers, dispatches), (before.command_buffers + 2, before.dispatches + 2));
+    assert_eq!(waits, before.waits + 2);
+}
+
+#[test]
+fn two_command_buffers_that_share_a_buffer_need_an_event_between() {
+    let host = Host::new();
+    let (first, second) = (host.step(0, 1, None, 1), host.step(1, 2, None, 2));
+    assert_eq!(said(&first), "");
+    assert!(said(&second).starts_with("no event orders two command buffers in flight"), "{}", said(&second));
+    // An event that another one signals is no order between these.
+    let (first, second) = (host.step(0, 1, None, 3), host.step(1, 2, Some(1), 4));
+    assert!(said(&second).starts_with("no event orders two command buffers in flight"), "{}", said(&second));
+    assert_eq!(said(&first), "");
+    // What the host has waited for is no longer in flight.
+    let first = host.step(0, 1, None, 5);
+    assert_eq!(said(&first), "");
+    assert_eq!(said(&host.step(1, 2, None, 6)), "");
+}
+
+#[test]
+fn a_host_that_looks_at_a_buffer_in_flight_is_told() {
+    let host = Host::new();
+    let (first, second) = (host.step(0, 1, Some(0), 1), host.step(1, 2, Some(1), 2));
+    assert_eq!(said(&first), "");
+    host.word(0);
+    assert_eq!(said(&second), "", "what only the first one used is the host's again");
+    let third = host.step(0, 1, Some(2), 3);
+    host.word(1);
+    assert!(said(&third).starts_with("the host asked for the contents of a buffer"), "{}", said(&third));
+}
+
+#[test]
+fn what_nothing_signals_is_not_waited_for_in_vain() {
+    let host = Host::new();
+    let never = host.step(0, 1, Some(7), 8);
+    assert!(said(&never).starts_with("it waits for value 7 of an event that has 0"), "{}", said(&never));
+    // A command buffer that failed signals nothing; the host does it for the next one.
+    let after = host.step(1, 2, Some(8), 9);
+    host.event.setSignaledValue(8);
+    assert_eq!(said(&after), "");
 }
 
 #[test]

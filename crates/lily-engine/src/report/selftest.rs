@@ -3,11 +3,14 @@
 use std::sync::Arc;
 
 use lily_kernels::backend::DeviceError;
-use lily_kernels::check::{cases, check_case};
+use lily_kernels::check::{Case, Timing, cases, check_case, time_case};
 use lily_kernels::devices;
 use lily_kernels::op::OpKind;
 
 use crate::error::EngineError;
+
+/// Runs of a case that is timed; the fastest counts.
+const ROUNDS: usize = 5;
 
 /// How a device did on one op.
 #[derive(Debug, Clone, PartialEq)]
@@ -20,6 +23,8 @@ pub struct KernelReport {
     pub unsupported: Option<(usize, String)>,
     /// Largest error of a float, relative to the RMS of the output it belongs to.
     pub worst: f64,
+    /// How long the largest of them took.
+    pub timing: Option<Timing>,
     /// One sentence for each case that was wrong.
     pub failures: Vec<String>,
 }
@@ -37,7 +42,9 @@ pub fn check_kernels(
 }
 
 fn check(device: &str, kind: OpKind) -> Result<KernelReport, EngineError> {
-    let mut report = KernelReport { op: kind.name(), cases: 0, unsupported: None, worst: 0.0, failures: Vec::new() };
+    let mut report =
+        KernelReport { op: kind.name(), cases: 0, unsupported: None, worst: 0.0, timing: None, failures: Vec::new() };
+    let mut largest: Option<Case> = None;
     for case in cases(kind) {
         let mut backend = devices::open(device, None)?;
         match backend.compile(Arc::new(case.plan.clone())) {
@@ -54,6 +61,12 @@ fn check(device: &str, kind: OpKind) -> Result<KernelReport, EngineError> {
             Ok(of_case) => report.worst = report.worst.max(of_case.worst),
             Err(failure) => report.failures.push(failure),
         }
+        if largest.as_ref().is_none_or(|other| case.size() > other.size()) {
+            largest = Some(case);
+        }
+    }
+    if let Some(case) = largest {
+        report.timing = Some(time_case(&case, &mut *devices::open(device, None)?, ROUNDS)?);
     }
     Ok(report)
 }

@@ -86,6 +86,11 @@ impl Store {
         }
     }
 
+    /// Room for `more` positions from free blocks only; `false` if there are too few.
+    pub fn reserve_free(&mut self, session: &mut Session, more: usize) -> bool {
+        session.reserve(&mut self.pool, more).is_ok()
+    }
+
     fn idle_blocks(&self) -> usize {
         self.idle.iter().map(Session::num_blocks).sum()
     }

@@ -10,6 +10,7 @@ mod contracts; // declared bytes, plan snapshots
 mod devices; // whole models on the other devices of this build
 mod fidelity; // fast precision against the f32 golden
 mod golden; // exact precision against mlx-lm and transformers
+mod handoff; // running ahead of the tokens that were read
 mod harness; // running steps, reading goldens
 mod inspect; // what inspect says of each checkpoint
 mod memory; // arena, sessions, cancellation

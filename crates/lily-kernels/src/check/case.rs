@@ -54,6 +54,13 @@ pub(super) struct Expected {
 }
 
 impl Case {
+    /// Bytes of all that it sets: of an op's cases, the largest says most about its speed.
+    pub fn size(&self) -> usize {
+        let before = &self.before;
+        let states: usize = before.states.iter().map(Vec::len).sum();
+        self.weights.bytes().len() + before.arena.len() + before.logits.len() + before.kv.len() + states
+    }
+
     /// The weights as a file.
     pub fn weight_file(&self) -> Arc<MappedFile> {
         Arc::clone(&self.weights)

@@ -10,13 +10,14 @@ pub mod random;
 mod tests;
 
 use std::sync::Arc;
+use std::time::Instant;
 
 pub use build::seeded;
 pub(crate) use build::{CaseBuilder, DECODE_STEPS, STEPS, Step, TRUE_DECODES, TRUE_ROWS, TRUE_STEPS};
 pub use case::Case;
 pub(crate) use case::Image;
 
-use crate::backend::{Backend, BufferId, DeviceError};
+use crate::backend::{Backend, BufferId, DeviceError, ExecutableId};
 use crate::inputs::StepInputs;
 use crate::op::{Cost, OpKind};
 use crate::ops;
@@ -160,9 +161,45 @@ pub fn check_case(case: &Case, backend: &mut dyn Backend) -> Result<Report, Stri
     compare::compare(case, &expected, &got).map_err(|e| format!("{}: {e}", case.name))
 }
 
-/// Sets a device's memory, runs the step, reads all memory back.
-fn run_on(case: &Case, backend: &mut dyn Backend) -> Result<Image, DeviceError> {
-    backend.open_weights(case.weight_file())?;
+/// How long a device takes for a case.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Timing {
+    /// Which case.
+    pub case: String,
+    /// Seconds of the fastest run: the device's own, if it can tell.
+    pub seconds: f64,
+    /// Bytes that the contract declares.
+    pub bytes: usize,
+}
+
+/// Runs a case several times on a device that has no weights, buffers or plans yet, and compares nothing.
+///
+/// # Errors
+/// The device failed.
+pub fn time_case(case: &Case, backend: &mut dyn Backend, rounds: usize) -> Result<Timing, DeviceError> {
+    let placed = place(case, backend)?;
+    let mut seconds = f64::INFINITY;
+    for _ in 0..rounds {
+        let start = Instant::now();
+        let ticket = backend.submit(placed.executable, &placed.inputs)?;
+        backend.wait(ticket)?;
+        let whole = start.elapsed().as_secs_f64();
+        seconds = seconds.min(backend.seconds(ticket).unwrap_or(whole));
+    }
+    let declared = case.expected().touch.declared;
+    Ok(Timing { case: case.name.clone(), seconds, bytes: declared.read + declared.written })
+}
+
+/// A case in a device's memory.
+struct Placed {
+    executable: ExecutableId,
+    inputs: StepInputs,
+    states: Vec<BufferId>,
+    kv: Option<BufferId>,
+}
+
+fn place(case: &Case, backend: &mut dyn Backend) -> Result<Placed, DeviceError> {
+    backend.open_weights(case.weight_file(), 0)?;
     backend.upload_constants(&case.constants)?;
     let executable = backend.compile(Arc::new(case.plan.clone()))?;
     let mut states: Vec<BufferId> = Vec::new();
@@ -181,9 +218,14 @@ fn run_on(case: &Case, backend: &mut dyn Backend) -> Result<Image, DeviceError> 
     for (space, bytes) in case.before.poked() {
         backend.poke(space, 0, bytes);
     }
-    let ticket = backend.submit(executable, &with_states(&case.inputs, &states))?;
-    backend.wait(ticket)?;
+    Ok(Placed { executable, inputs: with_states(&case.inputs, &states), states, kv })
+}
 
+/// Sets a device's memory, runs the step, reads all memory back.
+fn run_on(case: &Case, backend: &mut dyn Backend) -> Result<Image, DeviceError> {
+    let Placed { executable, inputs, states, kv } = place(case, backend)?;
+    let ticket = backend.submit(executable, &inputs)?;
+    backend.wait(ticket)?;
     let mut image = case.before.clone();
     for (space, bytes) in image.poked_mut() {
         backend.peek(space, 0, bytes);

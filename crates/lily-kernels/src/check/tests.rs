@@ -87,8 +87,8 @@ impl Backend for Faulty {
     fn describe(&self) -> String {
         "faulty".to_owned()
     }
-    fn open_weights(&mut self, file: Arc<MappedFile>) -> Result<(), DeviceError> {
-        self.inner.open_weights(file)
+    fn open_weights(&mut self, file: Arc<MappedFile>, first: u64) -> Result<(), DeviceError> {
+        self.inner.open_weights(file, first)
     }
     fn upload_constants(&mut self, values: &[f32]) -> Result<(), DeviceError> {
         self.inner.upload_constants(values)

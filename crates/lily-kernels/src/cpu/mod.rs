@@ -163,7 +163,7 @@ impl Backend for CpuBackend {
         format!("cpu ({}, {threads} thread{})", self.isa.name(), if threads == 1 { "" } else { "s" })
     }
 
-    fn open_weights(&mut self, file: Arc<MappedFile>) -> Result<(), DeviceError> {
+    fn open_weights(&mut self, file: Arc<MappedFile>, _: u64) -> Result<(), DeviceError> {
         self.memory.files.push(file);
         Ok(())
     }

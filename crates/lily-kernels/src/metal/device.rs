@@ -1,14 +1,16 @@
-//! The GPU itself: buffers, kernels compiled from their sources, and command buffers that are run to their end.
+//! The GPU itself: buffers, kernels compiled from their sources, and command buffers, of which two may be in flight.
 
-use std::collections::HashMap;
+use std::collections::VecDeque;
 use std::ffi::c_void;
 use std::ptr::NonNull;
 
 use super::api::*;
-use crate::backend::DeviceError;
-use crate::policy::SIMD;
+use super::features::Features;
+use super::pipelines::Pipelines;
+use crate::backend::{DeviceError, Feature};
 
-type Object<P> = Retained<ProtocolObject<P>>;
+/// One of Metal's objects.
+pub type Object<P> = Retained<ProtocolObject<P>>;
 
 /// What every kernel file begins with.
 const PRELUDE: &str = include_str!("prelude.metal");
@@ -31,7 +33,8 @@ impl Source {
 /// Bytes that host and GPU share.
 pub struct Buffer(Object<dyn MTLBuffer>);
 
-// SAFETY: Metal allows buffers on any thread; their bytes are reached through the methods below, while no GPU work runs.
+// SAFETY: Metal allows buffers on any thread; their bytes are reached through the methods below, while no GPU work uses
+// them.
 unsafe impl Send for Buffer {}
 
 impl Buffer {
@@ -43,7 +46,7 @@ impl Buffer {
     /// Copies bytes out. The GPU must not be writing them.
     pub fn read(&self, offset: usize, out: &mut [u8]) {
         assert!(offset + out.len() <= self.len(), "read past the end of a buffer");
-        // SAFETY: in bounds of shared memory; `Gpu::run` returns when the GPU is done, and there is no other way to start it.
+        // SAFETY: in bounds of shared memory, and the caller's word on the GPU, which the device in software looks after.
         unsafe {
             let from = self.0.contents().cast::<u8>().as_ptr().add(offset);
             std::ptr::copy_nonoverlapping(from, out.as_mut_ptr(), out.len());
@@ -99,16 +102,52 @@ pub struct Launch<'a> {
     pub threads: usize,
 }
 
+/// Shared with the host, and ordered by the host's own barriers and events.
+const OPTIONS: MTLResourceOptions =
+    MTLResourceOptions(MTLResourceOptions::StorageModeShared.0 | MTLResourceOptions::HazardTrackingModeUntracked.0);
+
+/// Steps that were submitted and not waited for, at most.
+const IN_FLIGHT: usize = 2;
+
+/// A step that the GPU has been given.
+struct Flight {
+    number: u64,
+    commands: Object<dyn MTLCommandBuffer>,
+}
+
+/// Buffers that stay in memory.
+struct Resident(Object<dyn MTLResidencySet>);
+
+// SAFETY: Metal asks only that one thread at a time changes a set, and `Gpu` is not `Sync`.
+unsafe impl Send for Resident {}
+
+// SAFETY: a command buffer that was committed is only waited for and asked, by one thread at a time: `Gpu` is not `Sync`.
+unsafe impl Send for Flight {}
+
 /// A device.
 pub struct Gpu {
     device: Object<dyn MTLDevice>,
     queue: Object<dyn MTLCommandQueue>,
-    libraries: HashMap<Source, Object<dyn MTLLibrary>>,
-    pipelines: HashMap<(Source, &'static str, Vec<u32>), Object<dyn MTLComputePipelineState>>,
+    /// The number of the last step that is done. Buffers are not tracked, so each step waits for the one before.
+    done: Object<dyn MTLSharedEvent>,
+    submitted: u64,
+    flights: VecDeque<Flight>,
+    /// A step that failed, and nobody was told of it yet.
+    failed: Option<(u64, String)>,
+    /// How long the last steps took.
+    seconds: VecDeque<(u64, f64)>,
+    /// Kernels.
+    pub pipelines: Pipelines,
+    /// What the machine can do.
+    pub features: Features,
+    /// Everything that steps use, kept in memory between them; `None` where the system has no such sets.
+    resident: Option<Resident>,
+    /// Something came or went since the set was committed.
+    resident_changed: bool,
 }
 
 /// The device failed.
-fn failed(reason: impl Into<String>) -> DeviceError {
+pub fn failed(reason: impl Into<String>) -> DeviceError {
     DeviceError::Failed { device: "metal", reason: reason.into() }
 }
 
@@ -122,7 +161,23 @@ impl Gpu {
         software_metal::library::ready(software_metal::mode()).map_err(|e| failed(e.to_string()))?;
         let device = MTLCreateSystemDefaultDevice().ok_or_else(|| failed("this machine has no Metal device"))?;
         let queue = device.newCommandQueue().ok_or_else(|| failed("it has no command queue"))?;
-        Ok(Self { device, queue, libraries: HashMap::new(), pipelines: HashMap::new() })
+        let features = Features::of(device.clone())?;
+        let pipelines = Pipelines::new(device.clone(), features.language());
+        let resident = residency_set(&device).inspect(|set| queue.addResidencySet(&set.0));
+        let done = device.newSharedEvent().ok_or_else(|| failed("it has no shared event"))?;
+        Ok(Self {
+            device,
+            queue,
+            done,
+            submitted: 0,
+            flights: VecDeque::with_capacity(IN_FLIGHT),
+            failed: None,
+            seconds: VecDeque::with_capacity(2 * IN_FLIGHT),
+            pipelines,
+            features,
+            resident,
+            resident_changed: false,
+        })
     }
 
     /// Its name.
@@ -132,87 +187,179 @@ impl Gpu {
 
     /// Names of the kernels that were compiled, some twice.
     pub fn kernels(&self) -> impl Iterator<Item = &'static str> {
-        self.pipelines.keys().map(|(_, kernel, _)| *kernel)
+        self.pipelines.kernels()
     }
 
-    /// Bytes that it should have at once.
-    pub fn working_set(&self) -> u64 {
-        self.device.recommendedMaxWorkingSetSize()
+    /// Bytes that it may still take.
+    pub fn available(&self) -> u64 {
+        self.device.recommendedMaxWorkingSetSize().saturating_sub(self.device.currentAllocatedSize() as u64)
+    }
+
+    /// Bytes of the longest buffer.
+    pub fn longest(&self) -> usize {
+        self.device.maxBufferLength()
     }
 
     /// A zeroed buffer of at least one byte. Tools show it by the name of what it holds.
     ///
     /// # Errors
     /// Memory ran out.
-    pub fn buffer(&self, what: &'static str, bytes: usize) -> Result<Buffer, DeviceError> {
-        let options = MTLResourceOptions::StorageModeShared | MTLResourceOptions::HazardTrackingModeUntracked;
-        let buffer = self.device.newBufferWithLength_options(bytes.max(16), options);
+    pub fn buffer(&mut self, what: &'static str, bytes: usize) -> Result<Buffer, DeviceError> {
+        let buffer = self.device.newBufferWithLength_options(bytes.max(16), OPTIONS);
         let buffer = buffer.ok_or(DeviceError::OutOfMemory { what, bytes })?;
         buffer.setLabel(Some(&NSString::from_str(what)));
-        Ok(Buffer(buffer))
+        Ok(self.keep(buffer))
     }
 
-    /// Compiles a kernel, once for each set of constants.
+    /// A file's bytes where they are mapped; `None` if Metal does not take them there.
     ///
-    /// # Errors
-    /// Metal refuses it.
-    fn pipeline(&mut self, launch: &Launch) -> Result<Object<dyn MTLComputePipelineState>, DeviceError> {
-        let key = (launch.source, launch.kernel, launch.constants.to_vec());
-        if let Some(known) = self.pipelines.get(&key) {
-            return Ok(known.clone());
+    /// # Safety
+    /// The bytes, and what follows them to the end of their last page, stay mapped for as long as the buffer is.
+    pub unsafe fn in_place(&mut self, bytes: &[u8]) -> Option<Buffer> {
+        if !bytes.as_ptr().addr().is_multiple_of(PAGE) || bytes.is_empty() {
+            return None;
         }
-        let refused = |e: Retained<NSError>| failed(format!("{}: {}", launch.kernel, e.localizedDescription()));
-        if !self.libraries.contains_key(&launch.source) {
-            let options = MTLCompileOptions::new();
-            options.setLanguageVersion(MTLLanguageVersion::Version3_1);
-            options.setMathMode(MTLMathMode::Safe);
-            let text = NSString::from_str(&launch.source.text());
-            let library = self.device.newLibraryWithSource_options_error(&text, Some(&options)).map_err(refused)?;
-            self.libraries.insert(launch.source, library);
-        }
-        let values = MTLFunctionConstantValues::new();
-        for (index, value) in launch.constants.iter().enumerate() {
-            // SAFETY: points to a u32, which the type says.
-            unsafe {
-                values.setConstantValue_type_atIndex(NonNull::from(value).cast::<c_void>(), MTLDataType::UInt, index);
-            }
-        }
-        let library = &self.libraries[&launch.source];
-        let name = NSString::from_str(launch.kernel);
-        let function = library.newFunctionWithName_constantValues_error(&name, &values).map_err(refused)?;
-        let pipeline = self.device.newComputePipelineStateWithFunction_error(&function).map_err(refused)?;
-        if pipeline.threadExecutionWidth() != SIMD {
-            return Err(failed(format!("simdgroups of {} threads", pipeline.threadExecutionWidth())));
-        }
-        self.pipelines.insert(key, pipeline.clone());
-        Ok(pipeline)
+        let start = NonNull::from(bytes).cast::<c_void>();
+        let length = bytes.len().next_multiple_of(PAGE);
+        // SAFETY: whole pages, which the caller keeps mapped. Kernels do not write what they take as weights.
+        let buffer =
+            unsafe { self.device.newBufferWithBytesNoCopy_length_options_deallocator(start, length, OPTIONS, None) };
+        buffer.map(|buffer| self.keep(buffer))
     }
 
-    /// Runs the stages one after the other, the launches of a stage in any order; returns when all are done.
+    fn keep(&mut self, buffer: Object<dyn MTLBuffer>) -> Buffer {
+        if let Some(set) = &self.resident {
+            set.0.addAllocation(ProtocolObject::from_ref(&*buffer));
+            self.resident_changed = true;
+        }
+        Buffer(buffer)
+    }
+
+    /// Gives a buffer back, when the steps in flight are done with it.
+    pub fn release(&mut self, buffer: &Buffer) {
+        if let Some(set) = &self.resident {
+            set.0.removeAllocation(ProtocolObject::from_ref(&*buffer.0));
+            self.resident_changed = true;
+        }
+    }
+
+    /// A step's buffers are those of the set as it was at the commit.
+    fn settle_residency(&mut self) {
+        if std::mem::take(&mut self.resident_changed)
+            && let Some(set) = &self.resident
+        {
+            set.0.commit();
+            set.0.requestResidency();
+        }
+    }
+
+    /// Whether buffers are kept resident, for people.
+    pub fn residency_row(&self) -> Feature {
+        let why = match &self.resident {
+            Some(set) => format!("{} buffers in one set", set.0.allocationCount()),
+            None => "no set: Metal sees to each step's buffers".to_owned(),
+        };
+        Feature { name: "buffers kept resident", available: self.resident.is_some(), why }
+    }
+
+    /// Hands over a step: the stages run one after the other, the launches of a stage in any order, and all of it after
+    /// the step before. Returns its number when at most two steps are in flight.
     ///
     /// # Errors
-    /// A kernel does not compile, or the GPU reports an error.
-    pub fn run(&mut self, stages: &[Vec<Launch>]) -> Result<(), DeviceError> {
+    /// A kernel does not compile, or an earlier step failed.
+    pub fn submit(&mut self, stages: &[Vec<Launch>]) -> Result<u64, DeviceError> {
         autoreleasepool(|_| {
             let commands = self.queue.commandBuffer().ok_or_else(|| failed("no command buffer"))?;
+            let number = self.submitted + 1;
+            commands.encodeWaitForEvent_value(ProtocolObject::from_ref(&*self.done), self.submitted);
             let encoder = commands.computeCommandEncoderWithDispatchType(MTLDispatchType::Concurrent);
             let encoder = encoder.ok_or_else(|| failed("no encoder"))?;
-            for (number, stage) in stages.iter().enumerate() {
-                if number > 0 {
-                    encoder.memoryBarrierWithScope(MTLBarrierScope::Buffers);
-                }
-                for launch in stage {
-                    self.encode(&encoder, launch)?;
-                }
-            }
+            let encoded = self.encode_all(&encoder, stages);
             encoder.endEncoding();
-            commands.commit();
-            commands.waitUntilCompleted();
-            match commands.error() {
-                Some(e) => Err(failed(e.localizedDescription().to_string())),
-                None => Ok(()),
+            encoded?;
+            commands.encodeSignalEvent_value(ProtocolObject::from_ref(&*self.done), number);
+            // Only now, so that encoding goes on while the GPU works.
+            while self.flights.len() >= IN_FLIGHT {
+                self.finish();
             }
+            self.tell(self.submitted)?;
+            self.settle_residency();
+            commands.commit();
+            self.submitted = number;
+            self.flights.push_back(Flight { number, commands });
+            Ok(number)
         })
+    }
+
+    fn encode_all(
+        &mut self,
+        encoder: &ProtocolObject<dyn MTLComputeCommandEncoder>,
+        stages: &[Vec<Launch>],
+    ) -> Result<(), DeviceError> {
+        for (number, stage) in stages.iter().enumerate() {
+            if number > 0 {
+                encoder.memoryBarrierWithScope(MTLBarrierScope::Buffers);
+            }
+            for launch in stage {
+                self.encode(encoder, launch)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Number of the step that is submitted next.
+    pub const fn next(&self) -> u64 {
+        self.submitted + 1
+    }
+
+    /// Waits until a step and all before it are done.
+    ///
+    /// # Errors
+    /// The GPU reports an error in one of them; each is told once.
+    pub fn wait(&mut self, number: u64) -> Result<(), DeviceError> {
+        self.reach(number);
+        self.tell(number)
+    }
+
+    /// The same; an error is told at the next call that can.
+    pub fn reach(&mut self, number: u64) {
+        while self.flights.front().is_some_and(|flight| flight.number <= number) {
+            self.finish();
+        }
+    }
+
+    /// Waits until the GPU does nothing, so that the host may use any buffer.
+    pub fn idle(&mut self) {
+        self.reach(self.submitted);
+    }
+
+    fn tell(&mut self, up_to: u64) -> Result<(), DeviceError> {
+        match self.failed.take_if(|(number, _)| *number <= up_to) {
+            Some((_, reason)) => Err(failed(reason)),
+            None => Ok(()),
+        }
+    }
+
+    /// Waits for the oldest step.
+    fn finish(&mut self) {
+        let Some(Flight { number, commands }) = self.flights.pop_front() else { return };
+        autoreleasepool(|_| {
+            commands.waitUntilCompleted();
+            if let Some(e) = commands.error() {
+                self.failed.get_or_insert((number, e.localizedDescription().to_string()));
+                // A step that fails does not tell the next one, which would wait for ever.
+                self.done.setSignaledValue(number);
+            }
+            if self.seconds.len() == self.seconds.capacity() {
+                self.seconds.pop_front();
+            }
+            self.seconds.push_back((number, commands.GPUEndTime() - commands.GPUStartTime()));
+        });
+    }
+
+    /// Seconds that the GPU worked on one of the last steps that were waited for.
+    pub fn seconds(&self, number: u64) -> Option<f64> {
+        self.seconds.iter().find(|(of, _)| *of == number).map(|(_, seconds)| *seconds)
     }
 
     fn encode(
@@ -220,7 +367,7 @@ impl Gpu {
         encoder: &ProtocolObject<dyn MTLComputeCommandEncoder>,
         launch: &Launch,
     ) -> Result<(), DeviceError> {
-        let pipeline = self.pipeline(launch)?;
+        let pipeline = self.pipelines.get(launch)?;
         if launch.threads > pipeline.maxTotalThreadsPerThreadgroup() {
             return Err(failed(format!(
                 "{} takes threadgroups of fewer than {} threads",
@@ -242,5 +389,21 @@ impl Gpu {
         let [width, height] = launch.groups;
         encoder.dispatchThreadgroups_threadsPerThreadgroup(size(width, height), size(launch.threads, 1));
         Ok(())
+    }
+}
+
+/// A set for the queue, if the system has such.
+fn residency_set(device: &ProtocolObject<dyn MTLDevice>) -> Option<Resident> {
+    if !Features::has_residency_sets() {
+        return None;
+    }
+    device.newResidencySetWithDescriptor_error(&MTLResidencySetDescriptor::new()).ok().map(Resident)
+}
+
+impl Drop for Gpu {
+    fn drop(&mut self) {
+        // The host may free what the GPU uses only when it is done with it.
+        self.idle();
+        self.pipelines.save();
     }
 }

@@ -6,6 +6,7 @@ mod elementwise; // one thread an element
 mod fused; // several ops with weights as one
 mod matmul; // weights, dense and of experts
 mod rows; // norms, routing
+pub mod sample; // the next token
 pub mod sources; // which files make a library
 
 use super::device::{Launch, Place, Source};
@@ -21,11 +22,13 @@ pub struct Prepared<'a> {
     constants: Vec<u32>,
     buffers: Vec<Place<'a>>,
     arguments: Vec<Vec<u8>>,
+    /// Which launches of its op it follows: those with a lower number.
+    pub turn: usize,
 }
 
 impl<'a> Prepared<'a> {
     fn new(source: Source, grid: Grid, buffers: Vec<Place<'a>>) -> Self {
-        Self { source, grid, constants: Vec::new(), buffers, arguments: Vec::new() }
+        Self { source, grid, constants: Vec::new(), buffers, arguments: Vec::new(), turn: 0 }
     }
 
     /// Values of the function constants.
@@ -37,6 +40,12 @@ impl<'a> Prepared<'a> {
     /// One more struct of arguments.
     fn arguments(mut self, arguments: Arguments) -> Self {
         self.arguments.push(arguments.0);
+        self
+    }
+
+    /// After the launches of its op that have a lower turn.
+    fn after(mut self, turn: usize) -> Self {
+        self.turn = turn + 1;
         self
     }
 
@@ -129,7 +138,7 @@ pub fn unsupported(op: &Op) -> Option<String> {
     }
 }
 
-/// The launches of an op, which may run in any order; none if the step has no rows for it.
+/// The launches of an op, which may run in any order but for their turns; none if the step has no rows for it.
 pub fn lower<'a>(step: &Step<'a>, op: &Op) -> Vec<Prepared<'a>> {
     let grid = policy::grid(op, &step.counts, step.switches);
     if grid.groups.contains(&0) {
@@ -168,6 +177,7 @@ pub fn lower<'a>(step: &Step<'a>, op: &Op) -> Vec<Prepared<'a>> {
         Op::GatedDeltaStep(o) => delta::gated_delta_step(step, grid, o),
         Op::AttentionParts(o) => vec![attention::attention_parts(step, grid, o)],
         Op::AttentionMerge(o) => vec![attention::attention_merge(step, grid, o)],
-        Op::QuantizeRows(_) | Op::Sample(_) => unreachable!("{} is no kernel here", op.kind().name()),
+        Op::Sample(o) => sample::sample(step, grid, o),
+        Op::QuantizeRows(_) => unreachable!("{} is no kernel here", op.kind().name()),
     }
 }

@@ -2,29 +2,28 @@
 //! and on Linux against a Metal device in software (feature `software-metal`), which runs the same kernel text.
 
 mod api; // Apple's names
-mod device; // buffers, pipelines, command buffers
+mod device; // buffers and command buffers
+mod features; // what the machine can do
 mod lower; // op → launches
+mod pipelines; // kernels, compiled
 mod step; // where operands lie
 mod weights; // where matrices lie
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use self::device::{Buffer, Gpu};
 use self::step::Step;
 use self::weights::Weights;
-use crate::backend::{Backend, BufferId, DeviceError, ExecutableId, Observer, Ticket};
-use crate::cpu::isa::Isa;
+use crate::backend::{Backend, BufferId, DeviceError, ExecutableId, Feature, Observer, Ticket};
 use crate::devices::DeviceKind;
 use crate::inputs::StepInputs;
 use crate::mapped::MappedFile;
 use crate::op::Op;
-use crate::ops::sample::Sample;
-use crate::ops::sample::simd::{Scratch, choose};
-use crate::plan::{Dispatch, Plan, Program};
+use crate::plan::{Plan, Program};
 use crate::slots::Slots;
-use crate::switches::Switches;
 use crate::tensor::{DType, Space, Tensor};
 
 /// Text of each library, by the name of its last file.
@@ -40,8 +39,11 @@ struct Memory {
     arena: Option<Buffer>,
     logits: Option<Buffer>,
     token_slots: [Option<Buffer>; 2],
-    /// What changes from step to step: `step::numbers`.
-    numbers: Option<Buffer>,
+    /// What sampling works in, and what it left in each slot, for the host.
+    sampling: Option<Buffer>,
+    for_host: [Option<Buffer>; 2],
+    /// What changes from step to step (`step::numbers`): of two steps in flight and of one that is being encoded.
+    numbers: [Option<Buffer>; 3],
     /// With the length that was asked for.
     buffers: Slots<(Buffer, usize)>,
     kv: Option<(BufferId, usize)>,
@@ -51,6 +53,10 @@ impl Memory {
     fn buffer(&self, id: BufferId) -> (&Buffer, usize) {
         let (buffer, bytes) = self.buffers.get(id.0);
         (buffer, *bytes)
+    }
+
+    const fn numbers_of(&self, step: u64) -> &Option<Buffer> {
+        &self.numbers[step as usize % self.numbers.len()]
     }
 
     /// The flat buffer behind a space, for `poke` and `peek`.
@@ -68,12 +74,13 @@ impl Memory {
     }
 }
 
-/// The device. A step has run when `submit` returns.
+/// The device. Steps run behind `submit`, in order; the host touches memory only when none that uses it is in flight.
 pub struct MetalBackend {
     gpu: Gpu,
     memory: Memory,
     plans: Slots<Arc<Plan>>,
-    steps: u64,
+    /// Number of the step that chose what is in each token slot.
+    chosen: [u64; 2],
     interrupt: Option<Arc<AtomicBool>>,
 }
 
@@ -83,7 +90,8 @@ impl MetalBackend {
     /// # Errors
     /// There is none.
     pub fn new() -> Result<Self, DeviceError> {
-        Ok(Self { gpu: Gpu::open()?, memory: Memory::default(), plans: Slots::default(), steps: 0, interrupt: None })
+        let memory = Memory::default();
+        Ok(Self { gpu: Gpu::open()?, memory, plans: Slots::default(), chosen: [0; 2], interrupt: None })
     }
 
     /// Names of the kernels that have run.
@@ -96,16 +104,13 @@ impl MetalBackend {
     }
 
     /// Brings what is new in a step to the device.
-    fn begin(&mut self, plan: &Plan, inputs: &StepInputs) -> Result<(), DeviceError> {
+    fn begin(&mut self, plan: &Plan, inputs: &StepInputs) {
         plan.check_inputs(inputs);
         if plan.key.program == Program::Forward && !inputs.tokens_on_device {
+            self.gpu.idle();
             let slot = self.memory.token_slots[inputs.token_slot].as_ref().expect("a plan was compiled");
             slot.write(0, bytemuck::cast_slice(&inputs.tokens));
         }
-        let numbers = step::numbers(inputs);
-        self.grow("the numbers of a step", |memory| &mut memory.numbers, numbers.len())?;
-        self.memory.numbers.as_ref().expect("grown above").write(0, &numbers);
-        Ok(())
     }
 
     /// Makes a buffer at least so long; its bytes stay.
@@ -118,49 +123,47 @@ impl MetalBackend {
         let old = buffer(&mut self.memory);
         if old.as_ref().is_none_or(|old| old.len() < bytes) {
             let grown = self.gpu.buffer(what, bytes)?;
-            if let Some(old) = old {
-                grown.copy(0, old, 0, old.len());
+            if let Some(old) = old.replace(grown) {
+                let grown = buffer(&mut self.memory).as_ref().expect("put there above");
+                grown.copy(0, &old, 0, old.len());
+                self.gpu.release(&old);
             }
-            *old = Some(grown);
         }
         Ok(())
     }
 
-    /// Chooses the tokens on the host, which shares memory with the GPU.
-    fn sample(&self, o: &Sample, inputs: &StepInputs, switches: Switches) {
-        let step = Step::new(&self.memory, inputs, switches);
-        let (logits, tokens) = (step.at(&o.logits), step.at(&o.tokens));
-        let mut row = vec![0.0f32; o.logits.cols];
-        let mut scratch = Scratch::default();
-        scratch.grow(o.logits.cols);
-        for (i, how) in inputs.sampling.iter().enumerate() {
-            logits.buffer.read(logits.offset + i * o.logits.row_bytes(), bytemuck::cast_slice_mut(&mut row));
-            let id = choose(Isa::detect(), &row, inputs.edits(i), how, &mut scratch);
-            tokens.buffer.write(tokens.offset + i * o.tokens.row_bytes(), &id.to_le_bytes());
+    /// Submits some dispatches of a plan; returns the step's number.
+    fn run(&mut self, plan: &Plan, range: std::ops::Range<usize>, inputs: &StepInputs) -> Result<u64, DeviceError> {
+        let number = self.gpu.next();
+        let numbers = step::numbers(inputs);
+        let place = &mut self.memory.numbers[number as usize % self.memory.numbers.len()];
+        if place.as_ref().is_none_or(|old| old.len() < numbers.len()) {
+            let grown = self.gpu.buffer("the numbers of a step", numbers.len().next_power_of_two())?;
+            if let Some(old) = place.replace(grown) {
+                self.gpu.release(&old);
+            }
         }
-    }
-
-    /// Runs some dispatches of a plan.
-    fn run(&mut self, plan: &Plan, range: std::ops::Range<usize>, inputs: &StepInputs) -> Result<(), DeviceError> {
-        let dispatches = &plan.dispatches[range];
-        if let [Dispatch { op: Op::Sample(o), .. }] = dispatches {
-            self.sample(o, inputs, plan.key.switches);
-            return Ok(());
+        place.as_ref().expect("made above").write(0, &numbers);
+        let step = Step::new(&self.memory, number, inputs, plan.key.switches);
+        let mut prepared = Vec::new();
+        for dispatch in &plan.dispatches[range] {
+            prepared.extend(lower::lower(&step, &dispatch.op).into_iter().map(|launch| (dispatch.stage, launch)));
+            if let Op::Sample(_) = dispatch.op {
+                self.chosen[1 - inputs.token_slot] = number;
+            }
         }
-        let step = Step::new(&self.memory, inputs, plan.key.switches);
-        let prepared: Vec<_> = dispatches.iter().map(|d| (d.stage, lower::lower(&step, &d.op))).collect();
-        let mut stages = Vec::new();
-        for of_stage in prepared.chunk_by(|a, b| a.0 == b.0) {
-            stages
-                .push(of_stage.iter().flat_map(|(_, launches)| launches.iter().map(lower::Prepared::launch)).collect());
-        }
-        self.gpu.run(&stages)
+        // An op of several launches in a row takes as many stages.
+        prepared.sort_by_key(|(stage, launch)| (*stage, launch.turn));
+        let same = |a: &(usize, lower::Prepared), b: &(usize, lower::Prepared)| (a.0, a.1.turn) == (b.0, b.1.turn);
+        let stages: Vec<Vec<_>> =
+            prepared.chunk_by(same).map(|stage| stage.iter().map(|(_, launch)| launch.launch()).collect()).collect();
+        self.gpu.submit(&stages)
     }
 }
 
 impl Backend for MetalBackend {
     fn available_bytes(&self) -> Option<u64> {
-        Some(self.gpu.working_set())
+        Some(self.gpu.available())
     }
 
     fn kind(&self) -> DeviceKind {
@@ -171,17 +174,31 @@ impl Backend for MetalBackend {
         format!("metal ({})", self.gpu.name())
     }
 
-    fn open_weights(&mut self, file: Arc<MappedFile>) -> Result<(), DeviceError> {
-        let buffer = self.gpu.buffer("a weight file", file.bytes().len())?;
-        buffer.write(0, file.bytes());
-        self.memory.weights.add(buffer);
-        Ok(())
+    fn features(&mut self) -> Vec<Feature> {
+        let mut rows = self.gpu.features.rows().to_vec();
+        let why = "a step is encoded and submitted while the one before runs; a shared event orders them".to_owned();
+        rows.push(Feature { name: "two steps in flight", available: true, why });
+        rows.push(self.gpu.residency_row());
+        rows.push(self.gpu.pipelines.row());
+        rows.extend(self.memory.weights.row());
+        rows
+    }
+
+    fn cache_in(&mut self, folder: &Path) {
+        self.gpu.pipelines.archive_in(folder);
+    }
+
+    fn open_weights(&mut self, file: Arc<MappedFile>, first: u64) -> Result<(), DeviceError> {
+        self.memory.weights.add(&mut self.gpu, file, first)
     }
 
     fn upload_constants(&mut self, values: &[f32]) -> Result<(), DeviceError> {
+        self.gpu.idle();
         let buffer = self.gpu.buffer("the norms and gates", size_of_val(values))?;
         buffer.write(0, bytemuck::cast_slice(values));
-        self.memory.constants = Some(buffer);
+        if let Some(old) = self.memory.constants.replace(buffer) {
+            self.gpu.release(&old);
+        }
         Ok(())
     }
 
@@ -191,6 +208,7 @@ impl Backend for MetalBackend {
     }
 
     fn free(&mut self, buffer: BufferId) {
+        self.gpu.release(self.memory.buffer(buffer).0);
         self.memory.buffers.remove(buffer.0);
     }
 
@@ -199,34 +217,47 @@ impl Backend for MetalBackend {
     }
 
     fn copy(&mut self, from: (BufferId, usize), to: (BufferId, usize), bytes: usize) {
+        self.gpu.idle();
         self.memory.buffer(to.0).0.copy(to.1, self.memory.buffer(from.0).0, from.1, bytes);
     }
 
     fn clear(&mut self, buffer: BufferId, offset: usize, bytes: usize) {
+        self.gpu.idle();
         self.memory.buffer(buffer).0.write(offset, &vec![0; bytes]);
     }
 
     fn write(&mut self, buffer: BufferId, offset: usize, bytes: &[u8]) {
+        self.gpu.idle();
         self.memory.buffer(buffer).0.write(offset, bytes);
     }
 
     fn read(&mut self, buffer: BufferId, offset: usize, out: &mut [u8]) {
+        self.gpu.idle();
         self.memory.buffer(buffer).0.read(offset, out);
     }
 
     fn compile(&mut self, plan: Arc<Plan>) -> Result<ExecutableId, DeviceError> {
+        self.gpu.idle();
         plan.check_disjoint();
         if let Some(reason) = plan.dispatches.iter().find_map(|d| lower::unsupported(&d.op)) {
             return Err(DeviceError::Unsupported { device: "metal", reason });
         }
         for dispatch in &plan.dispatches {
-            self.memory.weights.prepare(&self.gpu, &dispatch.op)?;
+            self.memory.weights.prepare(&mut self.gpu, &dispatch.op)?;
         }
         let rows = plan.key.token_bucket.max(plan.key.output_bucket());
         self.grow("scratch memory", |memory| &mut memory.arena, plan.arena_bytes)?;
         self.grow("logits", |memory| &mut memory.logits, plan.logits_bytes)?;
         self.grow("token ids", |memory| &mut memory.token_slots[0], rows * DType::U32.bytes())?;
         self.grow("token ids", |memory| &mut memory.token_slots[1], rows * DType::U32.bytes())?;
+        for dispatch in &plan.dispatches {
+            if let Op::Sample(o) = &dispatch.op {
+                let scratch = lower::sample::Scratch::of(o).bytes;
+                self.grow("scratch memory of sampling", |memory| &mut memory.sampling, scratch)?;
+                self.grow("chosen ids", |memory| &mut memory.for_host[0], o.tokens.bytes())?;
+                self.grow("chosen ids", |memory| &mut memory.for_host[1], o.tokens.bytes())?;
+            }
+        }
         Ok(ExecutableId(self.plans.insert(plan)))
     }
 
@@ -239,10 +270,8 @@ impl Backend for MetalBackend {
             return Err(DeviceError::Interrupted);
         }
         let plan = self.plan(executable);
-        self.begin(&plan, inputs)?;
-        self.run(&plan, 0..plan.dispatches.len(), inputs)?;
-        self.steps += 1;
-        Ok(Ticket(self.steps))
+        self.begin(&plan, inputs);
+        Ok(Ticket(self.run(&plan, 0..plan.dispatches.len(), inputs)?))
     }
 
     fn interrupt_by(&mut self, flag: Option<Arc<AtomicBool>>) {
@@ -250,25 +279,38 @@ impl Backend for MetalBackend {
     }
 
     fn wait(&mut self, ticket: Ticket) -> Result<(), DeviceError> {
-        assert!(ticket.0 <= self.steps, "a ticket of another device");
-        Ok(())
+        assert!(ticket.0 < self.gpu.next(), "a ticket of another device");
+        self.gpu.wait(ticket.0)
+    }
+
+    fn seconds(&self, ticket: Ticket) -> Option<f64> {
+        self.gpu.seconds(ticket.0)
+    }
+
+    fn runs_ahead(&self) -> bool {
+        true
     }
 
     fn logits(&mut self, rows: usize, cols: usize, out: &mut [f32]) {
+        self.gpu.idle();
         assert_eq!(out.len(), rows * cols);
         self.memory.flat(Space::Logits).read(0, bytemuck::cast_slice_mut(out));
     }
 
     fn sampled(&mut self, token_slot: usize, out: &mut [u32]) {
-        let slot = self.memory.token_slots[token_slot].as_ref().expect("a plan was compiled");
-        slot.read(0, bytemuck::cast_slice_mut(out));
+        // Steps after that one may be in flight: they use other memory. An error is told at the next call that can.
+        self.gpu.reach(self.chosen[token_slot]);
+        let chosen = self.memory.for_host[token_slot].as_ref().expect("a sampling plan was compiled");
+        chosen.read(0, bytemuck::cast_slice_mut(out));
     }
 
     fn poke(&mut self, space: Space, offset: usize, bytes: &[u8]) {
+        self.gpu.idle();
         self.memory.flat(space).write(offset, bytes);
     }
 
     fn peek(&mut self, space: Space, offset: usize, out: &mut [u8]) {
+        self.gpu.idle();
         self.memory.flat(space).read(offset, out);
     }
 
@@ -279,10 +321,11 @@ impl Backend for MetalBackend {
         observer: &mut dyn Observer,
     ) -> Result<(), DeviceError> {
         let plan = self.plan(executable);
-        self.begin(&plan, inputs)?;
+        self.begin(&plan, inputs);
         for (index, dispatch) in plan.dispatches.iter().enumerate() {
-            self.run(&plan, index..index + 1, inputs)?;
-            let step = Step::new(&self.memory, inputs, plan.key.switches);
+            let number = self.run(&plan, index..index + 1, inputs)?;
+            self.gpu.wait(number)?;
+            let step = Step::new(&self.memory, number, inputs, plan.key.switches);
             observer.after(index, &dispatch.op, &|t: &Tensor, rows| {
                 let mut values = vec![0.0f32; rows * t.cols];
                 let place = step.at(t);
@@ -290,7 +333,6 @@ impl Backend for MetalBackend {
                 values
             });
         }
-        self.steps += 1;
         Ok(())
     }
 }

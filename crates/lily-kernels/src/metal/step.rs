@@ -5,6 +5,7 @@ use super::device::{Buffer, Place};
 use super::weights::Stack;
 use crate::inputs::{SequenceInputs, StepInputs};
 use crate::op::Counts;
+use crate::ops::sample::uniform;
 use crate::switches::Switches;
 use crate::tensor::{Matrix, Space, Tensor};
 
@@ -12,6 +13,7 @@ use crate::tensor::{Matrix, Space, Tensor};
 #[derive(Clone, Copy)]
 pub struct Step<'a> {
     memory: &'a Memory,
+    numbers: &'a Buffer,
     /// The step's inputs.
     pub inputs: &'a StepInputs,
     /// Their sizes.
@@ -23,10 +25,12 @@ pub struct Step<'a> {
 /// Where a table may be bound.
 const ALIGN: usize = 16;
 
-/// Where in the step buffer its three tables begin.
+/// Where in the step buffer its tables begin.
 struct Tables {
     block_tables: usize,
     outputs: usize,
+    sampling: usize,
+    edits: usize,
 }
 
 impl Tables {
@@ -34,12 +38,14 @@ impl Tables {
         let rows = inputs.num_tokens() * 8;
         let block_tables = rows.next_multiple_of(ALIGN).max(ALIGN);
         let entries: usize = inputs.sequences.iter().map(|s| s.block_table.len()).sum();
-        Self { block_tables, outputs: (block_tables + 4 * entries).next_multiple_of(ALIGN) }
+        let outputs = (block_tables + 4 * entries).next_multiple_of(ALIGN);
+        let sampling = (outputs + 4 * inputs.outputs.len()).next_multiple_of(ALIGN);
+        Self { block_tables, outputs, sampling, edits: sampling + 32 * inputs.sampling.len() }
     }
 }
 
 /// The numbers of a step as kernels read them: position and block table of each row (`StepRow`), the block tables, the
-/// output rows.
+/// output rows, how their tokens are chosen (`SampleRow`, `SampleEdit`).
 pub fn numbers(inputs: &StepInputs) -> Vec<u8> {
     let tables = Tables::of(inputs);
     let mut bytes = Vec::new();
@@ -55,15 +61,29 @@ pub fn numbers(inputs: &StepInputs) -> Vec<u8> {
     bytes.extend(inputs.sequences.iter().flat_map(|s| &s.block_table).flat_map(|block| block.to_le_bytes()));
     bytes.resize(tables.outputs, 0);
     bytes.extend(inputs.outputs.iter().flat_map(|row| row.to_le_bytes()));
+    bytes.resize(tables.sampling, 0);
+    for (row, how) in inputs.sampling.iter().enumerate() {
+        let edits = inputs.edits_range(row);
+        // 24 bits, so that the host's number is the kernel's.
+        let draw = uniform(how.seed, how.counter) * 2f32.powi(32);
+        let [temperature, top_p, min_p] = [how.temperature, how.top_p, how.min_p].map(f32::to_bits);
+        let words = [temperature, how.top_k, top_p, min_p, draw as u32, how.vocab_limit];
+        bytes.extend(words.iter().chain(&[edits.start as u32, edits.len() as u32]).flat_map(|word| word.to_le_bytes()));
+    }
+    for edit in &inputs.edits {
+        let words = [edit.id, edit.bias.to_bits(), edit.repetition.to_bits(), edit.penalty.to_bits()];
+        bytes.extend(words.iter().flat_map(|word| word.to_le_bytes()));
+    }
     // A buffer is bound where it has bytes.
     bytes.resize(bytes.len() + ALIGN, 0);
     bytes
 }
 
 impl<'a> Step<'a> {
-    /// A view of a step whose `numbers` are on the device.
-    pub fn new(memory: &'a Memory, inputs: &'a StepInputs, switches: Switches) -> Self {
-        Self { memory, inputs, counts: inputs.counts(0), switches }
+    /// A view of a step whose `numbers` are on the device, as those of the step with this number.
+    pub fn new(memory: &'a Memory, step: u64, inputs: &'a StepInputs, switches: Switches) -> Self {
+        let numbers = present(memory.numbers_of(step));
+        Self { memory, numbers, inputs, counts: inputs.counts(0), switches }
     }
 
     /// Rows of the step.
@@ -123,17 +143,37 @@ impl<'a> Step<'a> {
 
     /// `StepRow` of each row.
     pub fn rows(&self) -> Place<'a> {
-        Place { buffer: present(&self.memory.numbers), offset: 0 }
+        Place { buffer: self.numbers, offset: 0 }
     }
 
     /// The block tables.
     pub fn tables(&self) -> Place<'a> {
-        Place { buffer: present(&self.memory.numbers), offset: Tables::of(self.inputs).block_tables }
+        Place { buffer: self.numbers, offset: Tables::of(self.inputs).block_tables }
     }
 
     /// Rows whose logits are wanted.
     pub fn outputs(&self) -> Place<'a> {
-        Place { buffer: present(&self.memory.numbers), offset: Tables::of(self.inputs).outputs }
+        Place { buffer: self.numbers, offset: Tables::of(self.inputs).outputs }
+    }
+
+    /// `SampleRow` of each output row.
+    pub fn sampling(&self) -> Place<'a> {
+        Place { buffer: self.numbers, offset: Tables::of(self.inputs).sampling }
+    }
+
+    /// The edits of all rows.
+    pub fn edits(&self) -> Place<'a> {
+        Place { buffer: self.numbers, offset: Tables::of(self.inputs).edits }
+    }
+
+    /// What sampling works in.
+    pub fn scratch(&self, offset: usize) -> Place<'a> {
+        Place { buffer: present(&self.memory.sampling), offset }
+    }
+
+    /// The chosen tokens once more, in memory that no later step reads: the host looks there while one runs.
+    pub fn for_host(&self) -> Place<'a> {
+        Place { buffer: present(&self.memory.for_host[1 - self.inputs.token_slot]), offset: 0 }
     }
 }
 

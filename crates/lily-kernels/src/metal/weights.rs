@@ -5,7 +5,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::device::{Buffer, Gpu, Place};
-use crate::backend::DeviceError;
+use crate::backend::{DeviceError, Feature};
+use crate::mapped::MappedFile;
 use crate::op::Op;
 use crate::tensor::{FileSlice, Format, Matrix, Stored};
 
@@ -45,10 +46,20 @@ struct Gathered {
     steps: [usize; PARTS],
 }
 
+/// A weight file on the device.
+struct File {
+    /// Before the mapping, whose bytes it may be.
+    buffer: Buffer,
+    /// Where in the buffer the file begins: so far behind the buffer's start that its tensors are aligned.
+    start: usize,
+    /// Kept, where the buffer is the mapping itself.
+    in_place: Option<Arc<MappedFile>>,
+}
+
 /// Weight files, and the stacks that were gathered from them.
 #[derive(Default)]
 pub struct Weights {
-    files: Vec<Buffer>,
+    files: Vec<File>,
     gathered: HashMap<*const Stored, Gathered>,
 }
 
@@ -77,16 +88,45 @@ fn regular(weight: &Matrix) -> Option<([FileSlice; PARTS], [usize; PARTS])> {
 }
 
 impl Weights {
-    /// One more file.
-    pub fn add(&mut self, file: Buffer) {
-        self.files.push(file);
+    /// One more file, whose tensors begin at byte `first`: in place if they are aligned there, else copied to where they
+    /// are.
+    ///
+    /// # Errors
+    /// Memory ran out, or it is longer than a buffer can be.
+    pub fn add(&mut self, gpu: &mut Gpu, file: Arc<MappedFile>, first: u64) -> Result<(), DeviceError> {
+        let bytes = file.bytes();
+        let start = ALIGN.wrapping_sub(first as usize % ALIGN) % ALIGN;
+        let (needs, longest) = (bytes.len() + start, gpu.longest());
+        if needs > longest {
+            let name = file.name();
+            let reason = format!("{name} has {} bytes, and a buffer of this GPU holds {longest} at most", bytes.len());
+            return Err(DeviceError::Unsupported { device: "metal", reason });
+        }
+        if start == 0 && file.is_mapped() {
+            // SAFETY: the mapping goes to the end of its last page, and the value below keeps it behind the buffer.
+            if let Some(buffer) = unsafe { gpu.in_place(bytes) } {
+                self.files.push(File { buffer, start, in_place: Some(file) });
+                return Ok(());
+            }
+        }
+        let buffer = gpu.buffer("a weight file", needs)?;
+        buffer.write(start, bytes);
+        self.files.push(File { buffer, start, in_place: None });
+        Ok(())
+    }
+
+    /// How many files are in place, for people; nothing before the first.
+    pub fn row(&self) -> Option<Feature> {
+        let (all, in_place) = (self.files.len(), self.files.iter().filter(|file| file.in_place.is_some()).count());
+        let why = format!("{in_place} of {all} files; the others were copied: embedded, or not aligned to {ALIGN}");
+        (all > 0).then_some(Feature { name: "weights in place", available: in_place == all, why })
     }
 
     /// Gathers what an op needs in equal steps and has not.
     ///
     /// # Errors
     /// Memory ran out.
-    pub fn prepare(&mut self, gpu: &Gpu, op: &Op) -> Result<(), DeviceError> {
+    pub fn prepare(&mut self, gpu: &mut Gpu, op: &Op) -> Result<(), DeviceError> {
         match op {
             Op::ExpertLinear(o) => self.gather(gpu, &o.weight),
             Op::ExpertGateUp(o) => {
@@ -131,7 +171,7 @@ impl Weights {
         }
     }
 
-    fn gather(&mut self, gpu: &Gpu, weight: &Matrix) -> Result<(), DeviceError> {
+    fn gather(&mut self, gpu: &mut Gpu, weight: &Matrix) -> Result<(), DeviceError> {
         let name = weight.stack.as_ptr();
         if regular(weight).is_some() || self.gathered.contains_key(&name) {
             return Ok(());
@@ -143,7 +183,8 @@ impl Weights {
         for (expert, stored) in weight.stack.iter().enumerate() {
             for (i, slice) in parts(stored).iter().enumerate() {
                 let file = &self.files[slice.file as usize];
-                buffer.copy(first[i] + expert * steps[i], file, slice.offset as usize, slice.bytes as usize);
+                let from = file.start + slice.offset as usize;
+                buffer.copy(first[i] + expert * steps[i], &file.buffer, from, slice.bytes as usize);
             }
         }
         self.gathered.insert(name, Gathered { _stack: Arc::clone(&weight.stack), buffer, first, steps });
@@ -157,9 +198,11 @@ impl Weights {
         }
         let (first, steps) = regular(weight).expect("`prepare` has gathered what is not");
         let place = |slice: FileSlice| {
-            let offset = slice.offset as usize / ALIGN * ALIGN;
-            Place { buffer: &self.files[slice.file as usize], offset }
+            let File { buffer, start, .. } = &self.files[slice.file as usize];
+            let offset = start + slice.offset as usize;
+            (Place { buffer, offset: offset / ALIGN * ALIGN }, offset % ALIGN)
         };
-        Stack { places: first.map(place), at: first.map(|slice| slice.offset as usize % ALIGN), steps }
+        let both = first.map(place);
+        Stack { places: both.map(|(place, _)| place), at: both.map(|(_, at)| at), steps }
     }
 }

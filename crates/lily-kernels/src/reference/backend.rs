@@ -52,7 +52,7 @@ impl Backend for ReferenceBackend {
         "reference".to_owned()
     }
 
-    fn open_weights(&mut self, file: Arc<MappedFile>) -> Result<(), DeviceError> {
+    fn open_weights(&mut self, file: Arc<MappedFile>, _: u64) -> Result<(), DeviceError> {
         self.memory.add_weights(file);
         Ok(())
     }

@@ -1,5 +1,7 @@
 //! Which device: the value of `--device`, and the flags of `lily selftest`.
 
+use std::path::{Path, PathBuf};
+
 use clap::Args;
 use lily_engine::engine::{DEVICES, DeviceKind};
 
@@ -9,6 +11,13 @@ pub struct SelftestFlags {
     #[arg(long, value_name = "DEVICE", default_value = DEVICES[0], value_parser = parse_device, help = help())]
     #[allow(missing_docs, reason = "its help says it")]
     pub device: String,
+}
+
+/// Where a device may keep what it compiled; `None` where there is no such place.
+pub fn kernel_cache(env: super::Env) -> Option<PathBuf> {
+    let below_home = if cfg!(target_vendor = "apple") { "Library/Caches" } else { ".cache" };
+    let home = || env("HOME").map(|home| Path::new(&home).join(below_home));
+    super::hub::env_path(env, "XDG_CACHE_HOME").or_else(home).map(|cache| cache.join("lily"))
 }
 
 /// What `--device` is for.

@@ -55,7 +55,8 @@ fn every_switch_of_a_device_changes_a_plan() {
         };
         let steps: [&[&str]; 2] = [&[], &["--tokens", "2048"]];
         let on = steps.map(body);
-        for name in names.split(", ") {
+        // The handoff of tokens is between plans: `running_ahead_changes_no_text_and_no_session` and its like hold it.
+        for name in names.split(", ").filter(|name| *name != "token-handoff") {
             let off = steps.map(|step| body(&[step, &["--without", name]].concat()));
             assert!(on != off, "{device}: {name} changes nothing");
         }

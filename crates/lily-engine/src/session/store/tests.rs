@@ -10,7 +10,7 @@ use lily_kernels::backend::{BufferId, ExecutableId, Observer, Ticket};
 use lily_kernels::devices::DeviceKind;
 use lily_kernels::inputs::{KV_BLOCK, SequenceInputs, StepInputs};
 use lily_kernels::mapped::MappedFile;
-use lily_kernels::plan::{Plan, Precision};
+use lily_kernels::plan::Plan;
 use lily_kernels::tensor::Space;
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -75,7 +75,7 @@ impl Backend for Buffers {
     fn describe(&self) -> String {
         unreachable!()
     }
-    fn open_weights(&mut self, _: Arc<MappedFile>) -> Result<(), DeviceError> {
+    fn open_weights(&mut self, _: Arc<MappedFile>, _: u64) -> Result<(), DeviceError> {
         unreachable!()
     }
     fn upload_constants(&mut self, _: &[f32]) -> Result<(), DeviceError> {

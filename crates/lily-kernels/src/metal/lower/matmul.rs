@@ -43,7 +43,7 @@ pub fn embed<'a>(step: &Step<'a>, grid: Grid, o: &Embed) -> Prepared<'a> {
     buffers.push(step.at(&o.out));
     Prepared::new(EMBED, grid, buffers)
         .constants(&[format_code(&o.table, &stack), 1])
-        .arguments(Arguments::of(&[o.table.cols]).counts(&stack.at))
+        .arguments(Arguments::of(&[o.table.cols, o.table.rows]).counts(&stack.at))
 }
 
 pub fn linear<'a>(step: &Step<'a>, grid: Grid, o: &Linear) -> Prepared<'a> {

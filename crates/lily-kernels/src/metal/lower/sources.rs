@@ -46,6 +46,7 @@ sources! {
     RMS_NORM = "rms_norm/rms_norm";
     ROPE = "rope/rope";
     ROUTER_TOP_K = "router_top_k/router_top_k";
+    SAMPLE = "sample/sample";
     SHARED_EXPERT_ADD = "shared_expert_add/shared_expert_add";
     SIGMOID_GATE = "sigmoid_gate/sigmoid_gate";
     SPLIT_HEADS = "split_heads/split_heads";

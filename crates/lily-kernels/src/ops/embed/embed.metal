@@ -1,7 +1,9 @@
-// out[t] = row tokens[t] of the table; one thread an element.
+// out[t] = row tokens[t] of the table; one thread an element. A step that was submitted before its token was known may find
+// that there is none: then out[t] = 0, and nobody looks at what the step makes of it.
 
 struct EmbedArguments {
     uint cols;
+    uint rows;
     uint elements_at;  // bytes from each buffer's place to its first element
     uint scales_at;
     uint biases_at;
@@ -23,7 +25,9 @@ kernel void embed(
     const Format f = format();
     const uint bytes = f.type == F32 ? 4 : 2;
     float value = 0.0f;
-    if (f.dense != 0) {
+    if (row >= args.rows) {
+        value = 0.0f;
+    } else if (f.dense != 0) {
         value = float_at(elements + args.elements_at + row * args.cols * bytes, f.type, at.x);
     } else {
         float codes[RUN];
