@@ -7,10 +7,9 @@
 mod counting;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
-use lily_kernels::backend::{Backend, DeviceError};
-use lily_kernels::check::{Case, cases, check_case};
+use lily_kernels::check::{Case, cases, check_case, unsupported};
 use lily_kernels::metal::MetalBackend;
 use lily_kernels::op::OpKind;
 
@@ -33,13 +32,9 @@ fn check_all(seed: u32) {
     for &kind in OpKind::ALL {
         for case in cases(kind) {
             let mut device = MetalBackend::new().unwrap();
-            match device.compile(Arc::new(case.plan.clone())) {
-                Ok(plan) => device.discard(plan),
-                Err(DeviceError::Unsupported { reason, .. }) => {
-                    *skipped.entry((kind.name(), reason)).or_insert(0) += 1;
-                    continue;
-                }
-                Err(e) => panic!("{e}"),
+            if let Some(reason) = unsupported(&case, &mut device).unwrap() {
+                *skipped.entry((kind.name(), reason)).or_insert(0) += 1;
+                continue;
             }
             checked += 1;
             if let Err(message) = check(&case, &mut device) {

@@ -1,9 +1,6 @@
 //! The kernels of a device against their references.
 
-use std::sync::Arc;
-
-use lily_kernels::backend::DeviceError;
-use lily_kernels::check::{Case, Timing, cases, check_case, time_case};
+use lily_kernels::check::{Case, Timing, cases, check_case, time_case, unsupported};
 use lily_kernels::devices;
 use lily_kernels::op::OpKind;
 
@@ -47,14 +44,10 @@ fn check(device: &str, kind: OpKind) -> Result<KernelReport, EngineError> {
     let mut largest: Option<Case> = None;
     for case in cases(kind) {
         let mut backend = devices::open(device, None)?;
-        match backend.compile(Arc::new(case.plan.clone())) {
-            Ok(executable) => backend.discard(executable),
-            Err(DeviceError::Unsupported { reason, .. }) => {
-                let count = report.unsupported.map_or(0, |(count, _)| count);
-                report.unsupported = Some((count + 1, reason));
-                continue;
-            }
-            Err(e) => return Err(e.into()),
+        if let Some(reason) = unsupported(&case, &mut *backend)? {
+            let count = report.unsupported.map_or(0, |(count, _)| count);
+            report.unsupported = Some((count + 1, reason));
+            continue;
         }
         report.cases += 1;
         match check_case(&case, &mut *backend) {

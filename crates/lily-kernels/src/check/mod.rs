@@ -143,6 +143,21 @@ pub fn true_shapes(kind: OpKind) -> Vec<LazyCase> {
     }
 }
 
+/// Why a device does not run a case; `None` if it does.
+///
+/// # Errors
+/// The device failed otherwise.
+pub fn unsupported(case: &Case, backend: &mut dyn Backend) -> Result<Option<String>, DeviceError> {
+    match backend.compile(Arc::new(case.plan.clone())) {
+        Ok(executable) => {
+            backend.discard(executable);
+            Ok(None)
+        }
+        Err(DeviceError::Unsupported { reason, .. }) => Ok(Some(reason)),
+        Err(e) => Err(e),
+    }
+}
+
 /// Runs a case on a device that has no weights, buffers or plans yet.
 ///
 /// # Errors

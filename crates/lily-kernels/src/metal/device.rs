@@ -224,7 +224,9 @@ impl Gpu {
         // SAFETY: whole pages, which the caller keeps mapped. Kernels do not write what they take as weights.
         let buffer =
             unsafe { self.device.newBufferWithBytesNoCopy_length_options_deallocator(start, length, OPTIONS, None) };
-        buffer.map(|buffer| self.keep(buffer))
+        let buffer = buffer?;
+        buffer.setLabel(Some(&NSString::from_str("a weight file")));
+        Some(self.keep(buffer))
     }
 
     fn keep(&mut self, buffer: Object<dyn MTLBuffer>) -> Buffer {

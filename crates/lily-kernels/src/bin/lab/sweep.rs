@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use lily_kernels::backend::{Backend, DeviceError};
-use lily_kernels::check::{Case, LazyCase, Report, cases, check_case, seeded, true_shapes};
+use lily_kernels::backend::Backend;
+use lily_kernels::check::{Case, LazyCase, Report, cases, check_case, seeded, true_shapes, unsupported};
 use lily_kernels::cpu::CpuBackend;
 #[cfg(any(target_vendor = "apple", feature = "software-metal"))]
 use lily_kernels::metal::MetalBackend;
@@ -167,14 +167,8 @@ fn check_on(case: &Case, device: &str) -> Result<Outcome, String> {
 
 /// None if the device does not run this op so.
 fn check_supported(case: &Case, device: &mut dyn Backend) -> Result<Option<Result<Report, String>>, String> {
-    match device.compile(Arc::new(case.plan.clone())) {
-        Ok(plan) => {
-            device.discard(plan);
-            Ok(Some(check_case(case, device)))
-        }
-        Err(DeviceError::Unsupported { .. }) => Ok(None),
-        Err(e) => Err(format!("{}: {e}", case.name)),
-    }
+    let unsupported = unsupported(case, device).map_err(|e| format!("{}: {e}", case.name))?;
+    Ok(if unsupported.is_some() { None } else { Some(check_case(case, device)) })
 }
 
 /// Names under which the Metal device runs: as itself, on the CPU, on an NVIDIA card.
