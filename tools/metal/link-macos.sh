@@ -71,7 +71,7 @@ stub lib/libobjc.tbd /usr/lib/libobjc.A.dylib \
     _objc_msgSend _objc_retain _objc_release _objc_autorelease _objc_retainAutoreleasedReturnValue \
     _objc_claimAutoreleasedReturnValue _objc_autoreleaseReturnValue _objc_autoreleasePoolPush \
     _objc_autoreleasePoolPop _objc_getClass _objc_alloc _objc_opt_class _objc_exception_throw \
-    _objc_begin_catch _objc_end_catch _sel_registerName _sel_getName _object_getClass _class_getName
+    _objc_begin_catch _objc_end_catch _sel_registerName _sel_getName _object_getClass _class_getName _class_isMetaClass
 tool cc cc -target aarch64-macos.14.0 "-L$stubs/lib" "-F$stubs/Frameworks"
 tool ar ar
 
@@ -80,6 +80,8 @@ export CARGO_TARGET_AARCH64_APPLE_DARWIN_LINKER=$out/cc
 export CC_aarch64_apple_darwin=$out/cc
 export AR_aarch64_apple_darwin=$out/ar
 export MACOSX_DEPLOYMENT_TARGET=14.0
+# rustc asks for it and uses nothing of it here.
+export SDKROOT=$stubs
 
 packages=(-p lily -p lily-engine -p lily-kernels)
 echo "== clippy"
