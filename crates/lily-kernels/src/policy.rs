@@ -39,14 +39,27 @@ impl Grid {
     }
 }
 
+/// Every legal grid of a dispatch, the policy's choice first.
+pub fn variants(op: &Op, c: &Counts, switches: Switches) -> Vec<Grid> {
+    if let Op::Linear(o) = op {
+        matmul::linear(o, c).to_vec()
+    } else if let Op::ExpertLinear(o) = op {
+        matmul::expert_linear(o, c, switches).to_vec()
+    } else if let Op::ExpertGateUp(o) = op {
+        matmul::expert_gate_up(o, c, switches).to_vec()
+    } else {
+        vec![grid(op, c, switches)]
+    }
+}
+
 /// The grid of a dispatch in a step of these sizes. What has a state is launched once for each sequence, each with this
 /// grid.
-pub fn grid(op: &Op, c: &Counts, _switches: Switches) -> Grid {
+pub fn grid(op: &Op, c: &Counts, switches: Switches) -> Grid {
     match op {
         Op::Embed(o) => Grid::elements("embed", o.table.cols, c.tokens),
-        Op::Linear(o) => matmul::linear(o, c),
-        Op::ExpertLinear(o) => matmul::expert_linear(o, c),
-        Op::ExpertGateUp(o) => matmul::expert_gate_up(o, c),
+        Op::Linear(o) => matmul::linear(o, c)[0],
+        Op::ExpertLinear(o) => matmul::expert_linear(o, c, switches)[0],
+        Op::ExpertGateUp(o) => matmul::expert_gate_up(o, c, switches)[0],
         Op::RmsNorm(o) => rows::rms_norm(o, c),
         Op::L2Norm(o) => Grid::new("l2_norm", [o.out.cols / o.dim, c.tokens], SIMD),
         Op::GatedRmsNorm(o) => Grid::new("gated_rms_norm", [o.out.cols / o.weight.cols, c.tokens], SIMD),

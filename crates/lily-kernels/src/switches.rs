@@ -41,6 +41,7 @@ pub const SWITCHES: &[Switch] = &[
     Switch::metal("fuse-route", "choice and grouping of experts in one dispatch (few rows)"),
     Switch::metal("fuse-shared-in", "the shared expert in the dispatch of the chosen ones (few rows)"),
     Switch::metal("fuse-down", "down projections, routing score, shared expert and residual in one dispatch (one row)"),
+    Switch::metal("expert-tile", "tiles of 32 rows where experts have many; off: of 16 always"),
     Switch::metal("split-attention", "attention of one token cut along the cache, gated as the parts are merged"),
 ];
 

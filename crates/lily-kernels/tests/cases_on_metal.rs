@@ -52,13 +52,37 @@ fn check_all(seed: u32) {
 #[test]
 fn the_metal_device_agrees_with_the_reference_on_every_case_and_needs_every_barrier() {
     check_all(1);
+    check_variants(1, 7);
     #[cfg(not(target_vendor = "apple"))]
     leave_out_each_barrier();
 }
 
+/// Ops with several legal grids.
+const WITH_VARIANTS: [OpKind; 3] = [OpKind::Linear, OpKind::ExpertLinear, OpKind::ExpertGateUp];
+
+/// Every legal grid of one case in `of`, also where the policy would never choose it.
+fn check_variants(seed: u32, of: usize) {
+    prepare(seed);
+    let (mut checked, mut failures) = (0, Vec::new());
+    for (kind, variant) in WITH_VARIANTS.iter().flat_map(|kind| [1, 2].map(|variant| (*kind, variant))) {
+        for case in cases(kind).iter().skip(variant).step_by(of) {
+            let mut device = MetalBackend::new().unwrap();
+            device.run_variant(variant);
+            match check_case(case, &mut device) {
+                Ok(_) => checked += 1,
+                Err(e) if e.contains("cannot run this model") => (),
+                Err(e) => failures.push(e),
+            }
+        }
+    }
+    println!("{checked} cases of other variants");
+    assert!(checked > 20 && failures.is_empty(), "{} failed:\n{}", failures.len(), failures.join("\n"));
+}
+
 /// Kernel files with barriers, and the ops that run them.
 #[cfg(not(target_vendor = "apple"))]
-const WITH_BARRIERS: [(&str, &[OpKind]); 5] = [
+const WITH_BARRIERS: [(&str, &[OpKind]); 6] = [
+    (include_str!("../src/ops/expert_gate_up/expert_gate_up_tile.metal"), &[OpKind::ExpertGateUp]),
     (include_str!("../src/ops/linear/tile.metal"), &[OpKind::Linear]),
     (include_str!("../src/ops/rms_norm/rms_norm.metal"), &[OpKind::RmsNorm]),
     (include_str!("../src/ops/group_rows/group_rows.metal"), &[OpKind::GroupRows]),
@@ -107,7 +131,7 @@ fn every_library_passes_the_strict_front_end() {
         }
         names.push(name);
     }
-    assert_eq!(names.len(), OpKind::ALL.len() - 2, "all but int8 and sampling, one shared, linear twice: {names:?}");
+    assert_eq!(names.len(), OpKind::ALL.len(), "all but int8 and sampling, one shared, matmuls twice: {names:?}");
 }
 
 /// A kernel with a barrier is in the table above.
@@ -127,5 +151,6 @@ fn every_kernel_with_a_barrier_is_known() {
 fn the_metal_device_agrees_with_the_reference_in_other_orders_of_threads() {
     for seed in [0, 2, 3, 4] {
         check_all(seed);
+        check_variants(seed, 1);
     }
 }

@@ -44,6 +44,8 @@ struct Memory {
     /// With the length that was asked for.
     buffers: Slots<(Buffer, usize)>,
     kv: Option<(BufferId, usize)>,
+    /// Which of each op's legal grids runs.
+    variant: usize,
 }
 
 impl Memory {
@@ -83,6 +85,11 @@ impl MetalBackend {
     /// There is none.
     pub fn new() -> Result<Self, DeviceError> {
         Ok(Self { gpu: Gpu::open()?, memory: Memory::default(), plans: Slots::default(), steps: 0, interrupt: None })
+    }
+
+    /// Runs another legal grid of each op than the policy's, which is number 0.
+    pub fn run_variant(&mut self, variant: usize) {
+        self.memory.variant = variant;
     }
 
     fn plan(&self, executable: ExecutableId) -> Arc<Plan> {

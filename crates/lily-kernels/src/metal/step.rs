@@ -18,6 +18,8 @@ pub struct Step<'a> {
     pub counts: Counts,
     /// Those of the plan.
     pub switches: Switches,
+    /// Which of each op's legal grids runs: 0 is the policy's choice.
+    pub variant: usize,
 }
 
 /// Where a table may be bound.
@@ -63,7 +65,7 @@ pub fn numbers(inputs: &StepInputs) -> Vec<u8> {
 impl<'a> Step<'a> {
     /// A view of a step whose `numbers` are on the device.
     pub fn new(memory: &'a Memory, inputs: &'a StepInputs, switches: Switches) -> Self {
-        Self { memory, inputs, counts: inputs.counts(0), switches }
+        Self { memory, inputs, counts: inputs.counts(0), switches, variant: memory.variant }
     }
 
     /// Rows of the step.

@@ -1,6 +1,8 @@
 //! Ops with weights.
 
-use super::sources::{EMBED, EXPERT_GATE_UP, EXPERT_LINEAR, LINEAR, LINEAR_TILE};
+use super::sources::{
+    EMBED, EXPERT_GATE_UP, EXPERT_GATE_UP_TILE, EXPERT_LINEAR, EXPERT_LINEAR_TILE, LINEAR, LINEAR_TILE,
+};
 use super::{Arguments, Prepared, type_code};
 use crate::metal::step::Step;
 use crate::metal::weights::Stack;
@@ -43,7 +45,7 @@ pub fn embed<'a>(step: &Step<'a>, grid: Grid, o: &Embed) -> Prepared<'a> {
 }
 
 pub fn linear<'a>(step: &Step<'a>, grid: Grid, o: &Linear) -> Prepared<'a> {
-    if grid.kernel == "linear_tile" { linear_tile(step, grid, o) } else { linear_rows(step, grid, o) }
+    if grid.kernel.starts_with("linear_tile") { linear_tile(step, grid, o) } else { linear_rows(step, grid, o) }
 }
 
 fn linear_rows<'a>(step: &Step<'a>, grid: Grid, o: &Linear) -> Prepared<'a> {
@@ -84,9 +86,8 @@ pub fn expert_linear<'a>(step: &Step<'a>, grid: Grid, o: &ExpertLinear) -> Prepa
     let mut buffers = vec![step.at(full(&o.x)), step.at(&o.groups.offsets), step.at(&o.groups.order)];
     buffers.extend(stack.places);
     buffers.push(step.at(&o.out));
-    Prepared::new(EXPERT_LINEAR, grid, buffers)
-        .constants(&constants(o.weight.format))
-        .arguments(expert_arguments(o, &stack))
+    let source = if grid.kernel == "expert_linear_rows" { EXPERT_LINEAR } else { EXPERT_LINEAR_TILE };
+    Prepared::new(source, grid, buffers).constants(&constants(o.weight.format)).arguments(expert_arguments(o, &stack))
 }
 
 pub fn expert_gate_up<'a>(step: &Step<'a>, grid: Grid, o: &ExpertGateUp) -> Prepared<'a> {
@@ -96,7 +97,8 @@ pub fn expert_gate_up<'a>(step: &Step<'a>, grid: Grid, o: &ExpertGateUp) -> Prep
     buffers.extend(gate_stack.places);
     buffers.extend(up_stack.places);
     buffers.push(step.at(&o.act.out));
-    Prepared::new(EXPERT_GATE_UP, grid, buffers)
+    let source = if grid.kernel == "expert_gate_up_rows" { EXPERT_GATE_UP } else { EXPERT_GATE_UP_TILE };
+    Prepared::new(source, grid, buffers)
         .constants(&[constants(gate.weight.format), constants(up.weight.format)].concat())
         .arguments(expert_arguments(gate, &gate_stack))
         .arguments(expert_arguments(up, &up_stack))

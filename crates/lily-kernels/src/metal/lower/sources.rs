@@ -23,7 +23,11 @@ sources! {
     CONV1D_SILU = "conv1d_silu/conv1d_silu";
     EMBED = "linear/matmul", "embed/embed";
     EXPERT_GATE_UP = "linear/matmul", "expert_linear/experts", "expert_gate_up/expert_gate_up";
+    EXPERT_GATE_UP_TILE = "linear/matmul", "linear/tile", "expert_linear/experts", "expert_linear/blocks",
+        "expert_gate_up/expert_gate_up_tile";
     EXPERT_LINEAR = "linear/matmul", "expert_linear/experts", "expert_linear/expert_linear";
+    EXPERT_LINEAR_TILE = "linear/matmul", "linear/tile", "expert_linear/experts", "expert_linear/blocks",
+        "expert_linear/expert_linear_tile";
     GATED_DELTA = "gated_delta/gated_delta";
     GATED_RMS_NORM = "gated_rms_norm/gated_rms_norm";
     GATHER_ROWS = "gather_rows/gather_rows";
@@ -32,7 +36,7 @@ sources! {
     KV_WRITE = "kv_write/kv", "kv_write/kv_write";
     L2_NORM = "l2_norm/l2_norm";
     LINEAR = "linear/matmul", "linear/linear";
-    LINEAR_TILE = "linear/matmul", "linear/tile";
+    LINEAR_TILE = "linear/matmul", "linear/tile", "linear/linear_tile";
     MOE_OUTPUT = "moe_output/moe_output";
     QK_NORM_ROPE_WRITE = "kv_write/kv", "qk_norm_rope_write/qk_norm_rope_write";
     RMS_NORM = "rms_norm/rms_norm";

@@ -3,7 +3,7 @@
 use super::ExpertGateUp;
 use crate::check::{Case, CaseBuilder, STEPS, Step};
 use crate::ops::expert_linear::ExpertLinear;
-use crate::ops::expert_linear::cases::{Routing, route};
+use crate::ops::expert_linear::cases::{LONG, Routing, route};
 use crate::ops::linear::cases::{FORMATS, activations, formats};
 use crate::ops::swiglu::SwiGlu;
 use crate::tensor::{DType, Format};
@@ -25,6 +25,9 @@ pub fn cases() -> Vec<Case> {
             let quantized = i % 2 == 0 && [*gate, up].iter().all(|format| format.takes_int8(COLS));
             cases.push(case(*step, [*gate, up], quantized, Routing::Random { experts: 4, top_k: 2 }));
         }
+    }
+    for experts in [3, 40] {
+        cases.push(case(LONG, [formats()[0].0, formats()[1].0], false, Routing::Random { experts, top_k: 2 }));
     }
     cases
 }

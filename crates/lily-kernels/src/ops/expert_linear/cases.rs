@@ -37,6 +37,9 @@ pub fn route(b: &mut CaseBuilder, routing: Routing) -> Groups {
     }
 }
 
+/// A chunk that gives experts more pairs than any kernel takes at once.
+pub const LONG: Step = Step::Prefill { bucket: 64, start: 0, rows: 57 };
+
 /// Formats and activations as in `linear`, token rows and pair rows, every routing.
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
@@ -49,6 +52,9 @@ pub fn cases() -> Vec<Case> {
         cases.push(case(*step, (format, true), (33, 64), (Routing::AllToOne { experts: 3 }, false)));
         cases.push(case(*step, (format, false), (33, 64), (Routing::Random { experts: 20, top_k: 8 }, true)));
         cases.push(case(*step, (format, true), (16, 128), (Routing::Random { experts: 20, top_k: 8 }, false)));
+    }
+    for (experts, by_pair) in [(3, false), (40, true)] {
+        cases.push(case(LONG, (formats()[0].0, false), (70, 64), (Routing::Random { experts, top_k: 2 }, by_pair)));
     }
     cases
 }

@@ -77,6 +77,10 @@ pub fn cases() -> Vec<Case> {
             }
         }
     }
+    let long = Step::Prefill { bucket: 64, start: 0, rows: 57 };
+    for format in [FORMATS[0], Format::Dense(DType::Bf16)] {
+        cases.push(case(long, (format, false), (70, 64), Rows::Tokens));
+    }
     cases
 }
 
