@@ -127,6 +127,11 @@ impl StepInputs {
         (s, s.start + row - s.first_row)
     }
 
+    /// Lengths of the caches after the step.
+    pub fn lengths(&self) -> impl Iterator<Item = usize> {
+        self.sequences.iter().map(|s| s.start + s.num_rows)
+    }
+
     /// Sizes from which costs follow. `experts_hit` is only known once a layer has routed.
     pub fn counts(&self, experts_hit: usize) -> Counts {
         let mut distinct: Vec<u32> = self.tokens.clone();
@@ -136,10 +141,12 @@ impl StepInputs {
             tokens: self.num_tokens(),
             outputs: self.outputs.len(),
             sequences: self.sequences.len(),
-            kv_positions: self.sequences.iter().map(|s| s.start + s.num_rows).sum(),
+            kv_positions: self.lengths().sum(),
             attended: self.sequences.iter().map(|s| (0..s.num_rows).map(|i| s.start + i + 1).sum::<usize>()).sum(),
             experts_hit,
             distinct_tokens: distinct.len(),
+            longest: self.lengths().max().unwrap_or(0),
+            cut_spans: 0,
         }
     }
 

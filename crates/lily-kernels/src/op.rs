@@ -2,6 +2,7 @@
 //! read the contract; nothing about an op is declared anywhere else.
 
 use crate::ops;
+use crate::ops::attention_parts::Cut;
 use crate::tensor::{FileSlice, Matrix, Space, Stored, Tensor};
 
 /// A byte range that an op may read or write.
@@ -80,9 +81,18 @@ pub struct Counts {
     pub experts_hit: usize,
     /// Distinct token ids: rows of the embedding that are read.
     pub distinct_tokens: usize,
+    /// The longest cache after the step.
+    pub longest: usize,
+    /// Σ over sequences of the spans that an op cuts its cache into; 0 if all caches are as long as the longest.
+    pub cut_spans: usize,
 }
 
 impl Counts {
+    /// Σ over sequences of the spans of its cache.
+    pub const fn spans(&self, cut: Cut) -> usize {
+        if self.cut_spans > 0 { self.cut_spans } else { self.sequences * cut.spans(self.longest) }
+    }
+
     /// True rows of a per-row op.
     pub fn rows(&self, rows: Rows) -> usize {
         match rows {
@@ -195,5 +205,12 @@ ops! {
     Add in add,
     MoeOutput in moe_output,
     GatherRows in gather_rows,
+    NormLinears in norm_linears,
+    LinearAdd in linear_add,
+    GatedDeltaStep in gated_delta_step,
+    MoeGateUp in moe_gate_up,
+    MoeDown in moe_down,
+    AttentionParts in attention_parts,
+    AttentionMerge in attention_merge,
     Sample in sample,
 }

@@ -6,8 +6,8 @@ mod delta; // the recurrence and what leads to it
 mod matmul; // weights, dense and of experts
 mod rows; // norms, routing, elements
 
-pub use attention::{SHARED_HEADS, shared_heads};
-pub use delta::STATE_ROWS;
+pub use attention::{MERGED_ELEMENTS, shared_heads};
+pub use matmul::{first_groups, lanes, x_rows};
 
 use crate::op::{Counts, Op};
 use crate::switches::Switches;
@@ -68,7 +68,7 @@ pub fn grid(op: &Op, c: &Counts, switches: Switches) -> Grid {
         Op::Rope(o) => Grid::elements("rope", o.x.cols, c.tokens),
         Op::KvWrite(o) => Grid::elements("kv_write", o.k.cols, c.tokens),
         Op::QkNormRopeWrite(o) => attention::qk_norm_rope_write(o, c),
-        Op::Attention(o) => attention::attention(o, c),
+        Op::Attention(o) => attention::attention(o, c, switches),
         Op::Conv1dSilu(o) => delta::conv1d_silu(o, c),
         Op::GatedDelta(o) => delta::gated_delta(o),
         Op::GatedDeltaNorm(o) => delta::gated_delta(&o.delta),
@@ -81,6 +81,13 @@ pub fn grid(op: &Op, c: &Counts, switches: Switches) -> Grid {
         Op::Add(o) => Grid::elements("add", o.out.cols, c.tokens),
         Op::MoeOutput(o) => Grid::elements("moe_output", o.add.out.cols, c.tokens),
         Op::GatherRows(o) => Grid::elements("gather_rows", o.x.cols, c.outputs),
+        Op::NormLinears(o) => matmul::norm_linears(o, c),
+        Op::LinearAdd(o) => matmul::linear_add(o, c),
+        Op::GatedDeltaStep(o) => delta::gated_delta_step(o),
+        Op::MoeGateUp(o) => matmul::moe_gate_up(o, c),
+        Op::MoeDown(o) => matmul::moe_down(o),
+        Op::AttentionParts(o) => attention::attention_parts(o, c, switches),
+        Op::AttentionMerge(o) => attention::attention_merge(o, c),
         Op::QuantizeRows(_) | Op::Sample(_) => Grid::new(op.kind().name(), [0, 0], SIMD),
     }
 }

@@ -38,11 +38,12 @@ pub const SWITCHES: &[Switch] = &[
     Switch::metal("fuse-residual", "a projection and the residual it is added to in one dispatch"),
     Switch::metal("fuse-norm-in", "a norm and the projections that read it in one dispatch (few rows)"),
     Switch::metal("fuse-gdn-in", "convolution, gates and recurrence of one token in one dispatch"),
-    Switch::metal("fuse-route", "choice and grouping of experts in one dispatch (few rows)"),
-    Switch::metal("fuse-shared-in", "the shared expert in the dispatch of the chosen ones (few rows)"),
-    Switch::metal("fuse-down", "down projections, routing score, shared expert and residual in one dispatch (one row)"),
+    Switch::metal("fuse-experts", "the shared expert with the chosen ones, which need not be grouped (few rows)"),
+    Switch::metal("split-attention", "attention of one token cut along the cache, and gated as the parts are merged"),
     Switch::metal("expert-tile", "tiles of 32 rows where experts have many; off: of 16 always"),
-    Switch::metal("split-attention", "attention of one token cut along the cache, gated as the parts are merged"),
+    Switch::metal("fixed-blocks", "a cache of 32K positions or more cut into whole blocks"),
+    Switch::metal("gqa-pack", "query heads that share a key/value head read it together"),
+    Switch::metal("kv-coalesced", "neighbouring lanes read neighbouring bytes of the cache"),
 ];
 
 /// Which switches are on.

@@ -49,11 +49,18 @@ impl Qwen3_5 {
         let attention = self.weights.layers.iter().filter(|l| matches!(l.mixer, Mixer::Attention(_))).count();
         let experts = self.weights.layers.iter().filter_map(|l| l.mlp.sparse());
         let (sparse, alike) = (experts.clone().count(), experts.filter(|m| m.gate_up_alike(key.precision)).count());
+        let heads = usize::from(key.logits != Logits::None);
         r.finish(&[
             ("fuse-expert-in", alike),
             ("fuse-expert-out", sparse),
             ("fuse-qk", attention),
             ("fuse-gdn-norm", layers - attention),
+            ("fuse-residual", 2 * layers - sparse),
+            ("fuse-norm-in", 2 * layers + heads),
+            ("fuse-gdn-in", layers - attention),
+            ("fuse-experts", alike),
+            ("split-attention", attention),
+            ("fixed-blocks", attention),
         ])
     }
 
@@ -173,19 +180,19 @@ impl Qwen3_5 {
     /// `mlp` of experts, with the residual `h`; `x` is the normed input.
     fn sparse_moe(&self, r: &mut Recorder, m: &SparseMoe, h: Tensor, x: Tensor) -> Tensor {
         let router = r.linear(x, Sensitive(&m.gate));
+        let shared_gate = r.linear(x, Sensitive(&m.shared_expert_gate));
         let (experts, scores) = r.router_top_k(router, self.config.num_experts_per_tok);
         let groups = r.group_rows(experts, self.config.num_experts);
         let gate = r.expert_linear(x, Bulk(&m.experts_gate_proj), groups);
         let up = r.expert_linear(x, Bulk(&m.experts_up_proj), groups);
         let inner = r.swiglu(gate, up);
-        let routed = r.expert_linear(inner, Bulk(&m.experts_down_proj), groups);
 
         let gate = r.linear(x, Bulk(&m.shared_gate_proj));
         let up = r.linear(x, Bulk(&m.shared_up_proj));
-        let inner = r.swiglu(gate, up);
-        let shared = r.linear(inner, Bulk(&m.shared_down_proj));
-        let shared_gate = r.linear(x, Sensitive(&m.shared_expert_gate));
+        let shared_inner = r.swiglu(gate, up);
 
+        let routed = r.expert_linear(inner, Bulk(&m.experts_down_proj), groups);
+        let shared = r.linear(shared_inner, Bulk(&m.shared_down_proj));
         let routed = r.combine_experts(routed, scores);
         let out = r.shared_expert_add(routed, shared, shared_gate);
         r.add(h, out)

@@ -86,5 +86,7 @@ fn expected_counts(config: &Config, query: &PlanQuery) -> Counts {
         attended: sequences * attended,
         experts_hit: (config.num_experts as f64 * (1.0 - missed)).round() as usize,
         distinct_tokens: query.tokens.min(config.vocab_size),
+        longest: query.context + per_sequence,
+        cut_spans: 0,
     }
 }

@@ -7,11 +7,11 @@ use std::process::ExitCode;
 
 use lily_kernels::backend::Backend;
 use lily_kernels::check::{Case, cases, check_case};
-use lily_kernels::cpu::CpuBackend;
+use lily_kernels::devices;
 use lily_kernels::op::OpKind;
 use lily_kernels::reference::ReferenceBackend;
 
-const USAGE: &str = "usage: lab check [op] [--device reference|cpu]";
+const USAGE: &str = "usage: lab check [op] [--device NAME]";
 
 fn main() -> ExitCode {
     match run(&std::env::args().skip(1).collect::<Vec<_>>()) {
@@ -48,8 +48,12 @@ fn run(args: &[String]) -> Result<bool, String> {
 fn open(device: &str) -> Result<Box<dyn Backend>, String> {
     match device {
         "reference" => Ok(Box::new(ReferenceBackend::new())),
-        "cpu" => Ok(Box::new(CpuBackend::new(None).map_err(|e| e.to_string())?)),
-        _ => Err(format!("no device is called {device}; {USAGE}")),
+        #[cfg(all(feature = "software-metal", not(target_vendor = "apple")))]
+        "software-metal" => {
+            software_metal::set_mode(software_metal::Mode::Checked { seed: 1 });
+            devices::open(device, None).map_err(|e| e.to_string())
+        }
+        _ => devices::open(device, None).map_err(|e| format!("{e}; {USAGE}")),
     }
 }
 

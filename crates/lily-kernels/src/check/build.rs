@@ -48,6 +48,15 @@ pub const STEPS: &[Step] = &[
     Step::Decode { bucket: 4, starts: &[256, 0, 511] },
 ];
 
+/// Steps of ops that take one token of each sequence, and few of those.
+pub const DECODE_STEPS: &[Step] = &[
+    Step::Decode { bucket: 1, starts: &[0] },
+    Step::Decode { bucket: 1, starts: &[700] },
+    Step::Decode { bucket: 2, starts: &[40, 511] },
+    Step::Decode { bucket: 4, starts: &[256, 0, 511] },
+    Step::Decode { bucket: 4, starts: &[3, 255, 90, 31] },
+];
+
 impl Step {
     /// Rows of the plan.
     pub const fn bucket(&self) -> usize {
@@ -98,6 +107,7 @@ pub struct CaseBuilder {
     before: Image,
     constants: Vec<f32>,
     weights: Vec<u8>,
+    weight_align: usize,
     block_bytes: usize,
     temps: u32,
 }
@@ -115,6 +125,7 @@ impl CaseBuilder {
             before,
             constants: vec![f32::NAN; 3],
             weights: vec![POISON; 3],
+            weight_align: 1,
             block_bytes: 0,
             temps: 0,
         }
@@ -230,8 +241,14 @@ impl CaseBuilder {
         Matrix::stacked(experts, rows, cols, format, Stored { weight, affine })
     }
 
+    /// Matrices from here on begin at multiples of 16 bytes, as those of a friendly file do.
+    pub const fn align_weights(&mut self) {
+        self.weight_align = 16;
+    }
+
     /// Appends to the weight file, at an offset that no element type would choose.
     fn file_slice(&mut self, bytes: Vec<u8>) -> FileSlice {
+        self.weights.resize(self.weights.len().next_multiple_of(self.weight_align), POISON);
         let offset = self.weights.len() as u64;
         let slice = FileSlice { file: 0, offset, bytes: bytes.len() as u64 };
         self.weights.extend(bytes);

@@ -11,7 +11,7 @@ mod tests;
 
 use std::sync::Arc;
 
-pub(crate) use build::{CaseBuilder, STEPS, Step};
+pub(crate) use build::{CaseBuilder, DECODE_STEPS, STEPS, Step};
 pub use case::Case;
 pub(crate) use case::Image;
 
@@ -58,6 +58,13 @@ pub fn cases(kind: OpKind) -> Vec<Case> {
         OpKind::Add => ops::add::cases::cases(),
         OpKind::MoeOutput => ops::moe_output::cases::cases(),
         OpKind::GatherRows => ops::gather_rows::cases::cases(),
+        OpKind::NormLinears => ops::norm_linears::cases::cases(),
+        OpKind::LinearAdd => ops::linear_add::cases::cases(),
+        OpKind::GatedDeltaStep => ops::gated_delta_step::cases::cases(),
+        OpKind::MoeGateUp => ops::moe_gate_up::cases::cases(),
+        OpKind::MoeDown => ops::moe_down::cases::cases(),
+        OpKind::AttentionParts => ops::attention_parts::cases::cases(),
+        OpKind::AttentionMerge => ops::attention_merge::cases::cases(),
         OpKind::Sample => ops::sample::cases::cases(),
     }
 }

@@ -63,7 +63,28 @@ pub fn run(step: &Step, isa: Isa, pool: &Pool, op: &Op) {
         Op::MoeOutput(o) => r.moe_output(o),
         Op::GatherRows(o) => r.gather_rows(o),
         Op::Sample(o) => r.sample(o),
+        Op::NormLinears(_)
+        | Op::LinearAdd(_)
+        | Op::GatedDeltaStep(_)
+        | Op::MoeGateUp(_)
+        | Op::MoeDown(_)
+        | Op::AttentionParts(_)
+        | Op::AttentionMerge(_) => unreachable!("`compile` refuses {}", op.kind().name()),
     }
+}
+
+/// Whether an op has a kernel here. Those that have not save dispatches, which cost nothing here.
+pub const fn is_supported(op: &Op) -> bool {
+    !matches!(
+        op,
+        Op::NormLinears(_)
+            | Op::LinearAdd(_)
+            | Op::GatedDeltaStep(_)
+            | Op::MoeGateUp(_)
+            | Op::MoeDown(_)
+            | Op::AttentionParts(_)
+            | Op::AttentionMerge(_)
+    )
 }
 
 /// Memory that a dispatch works in.
@@ -133,7 +154,14 @@ pub fn needs(op: &Op) -> Needs {
         | Op::SharedExpertAdd(_)
         | Op::Add(_)
         | Op::MoeOutput(_)
-        | Op::GatherRows(_) => Needs::NONE,
+        | Op::GatherRows(_)
+        | Op::NormLinears(_)
+        | Op::LinearAdd(_)
+        | Op::GatedDeltaStep(_)
+        | Op::MoeGateUp(_)
+        | Op::MoeDown(_)
+        | Op::AttentionParts(_)
+        | Op::AttentionMerge(_) => Needs::NONE,
     }
 }
 

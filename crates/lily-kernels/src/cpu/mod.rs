@@ -211,6 +211,10 @@ impl Backend for CpuBackend {
 
     fn compile(&mut self, plan: Arc<Plan>) -> Result<ExecutableId, DeviceError> {
         plan.check_disjoint();
+        if let Some(d) = plan.dispatches.iter().find(|d| !lower::is_supported(&d.op)) {
+            let reason = format!("it has no {}: its parts cost no dispatch here", d.op.kind().name());
+            return Err(DeviceError::Unsupported { device: "cpu", reason });
+        }
         let rows = plan.key.token_bucket.max(plan.key.output_bucket());
         let memory = &mut self.memory;
         let [slot_0, slot_1] = &mut memory.token_slots;

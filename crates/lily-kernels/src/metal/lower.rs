@@ -3,6 +3,7 @@
 mod attention; // the cache, rotation, attention
 mod delta; // the recurrence and what leads to it
 mod elementwise; // one thread an element
+mod fused; // several ops with weights as one
 mod matmul; // weights, dense and of experts
 mod rows; // norms, routing
 pub mod sources; // which files make a library
@@ -59,13 +60,17 @@ struct Arguments(Vec<u8>);
 
 impl Arguments {
     fn of(counts: &[usize]) -> Self {
-        counts.iter().fold(Self::default(), |all, count| all.count(*count))
+        Self::default().counts(counts)
     }
 
     fn count(mut self, count: usize) -> Self {
         let count = u32::try_from(count).expect("kernels count in 32 bits");
         self.0.extend(count.to_le_bytes());
         self
+    }
+
+    fn counts(self, counts: &[usize]) -> Self {
+        counts.iter().fold(self, |all, count| all.count(*count))
     }
 
     fn float(mut self, value: f32) -> Self {
@@ -94,6 +99,8 @@ pub fn unsupported(op: &Op) -> Option<String> {
         Op::Attention(o) => attention::unsupported(o),
         Op::GatedDelta(o) => delta::unsupported(o),
         Op::GatedDeltaNorm(o) => delta::unsupported(&o.delta),
+        Op::GatedDeltaStep(o) => delta::unsupported(&o.delta),
+        Op::AttentionParts(o) => attention::unsupported(&o.attention),
         Op::Embed(_)
         | Op::RmsNorm(_)
         | Op::Rope(_)
@@ -113,6 +120,11 @@ pub fn unsupported(op: &Op) -> Option<String> {
         | Op::Add(_)
         | Op::MoeOutput(_)
         | Op::GatherRows(_)
+        | Op::NormLinears(_)
+        | Op::LinearAdd(_)
+        | Op::MoeGateUp(_)
+        | Op::MoeDown(_)
+        | Op::AttentionMerge(_)
         | Op::Sample(_) => None,
     }
 }
@@ -150,6 +162,13 @@ pub fn lower<'a>(step: &Step<'a>, op: &Op) -> Vec<Prepared<'a>> {
         Op::Add(o) => vec![elementwise::add(step, grid, o)],
         Op::MoeOutput(o) => vec![elementwise::moe_output(step, grid, o)],
         Op::GatherRows(o) => vec![elementwise::gather_rows(step, grid, o)],
+        Op::NormLinears(o) => vec![fused::norm_linears(step, grid, o)],
+        Op::LinearAdd(o) => vec![fused::linear_add(step, grid, o)],
+        Op::MoeGateUp(o) => vec![fused::moe_gate_up(step, grid, o)],
+        Op::MoeDown(o) => vec![fused::moe_down(step, grid, o)],
+        Op::GatedDeltaStep(o) => delta::gated_delta_step(step, grid, o),
+        Op::AttentionParts(o) => vec![attention::attention_parts(step, grid, o)],
+        Op::AttentionMerge(o) => vec![attention::attention_merge(step, grid, o)],
         Op::QuantizeRows(_) | Op::Sample(_) => unreachable!("{} is no kernel here", op.kind().name()),
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::device::{Buffer, Gpu, Place};
 use crate::backend::DeviceError;
 use crate::op::Op;
-use crate::tensor::{FileSlice, Matrix, Stored};
+use crate::tensor::{FileSlice, Format, Matrix, Stored};
 
 /// Elements, scales and biases.
 const PARTS: usize = 3;
@@ -24,6 +24,17 @@ pub struct Stack<'a> {
     pub at: [usize; PARTS],
     /// Steps.
     pub steps: [usize; PARTS],
+}
+
+impl Stack<'_> {
+    /// Whether every row of every matrix begins at a multiple of so many bytes.
+    pub fn is_aligned(&self, weight: &Matrix, bytes: usize) -> bool {
+        let row = match weight.format {
+            Format::Dense(dtype) => weight.cols * dtype.bytes(),
+            Format::Affine { bits, .. } => weight.cols * usize::from(bits) / 8,
+        };
+        [self.at[0], self.steps[0], row].iter().all(|n| n.is_multiple_of(bytes))
+    }
 }
 
 struct Gathered {
@@ -82,7 +93,17 @@ impl Weights {
                 self.gather(gpu, &o.gate.weight)?;
                 self.gather(gpu, &o.up.weight)
             }
-            Op::Embed(_)
+            Op::MoeGateUp(o) => {
+                self.gather(gpu, &o.routed.gate.weight)?;
+                self.gather(gpu, &o.routed.up.weight)
+            }
+            Op::MoeDown(o) => self.gather(gpu, &o.routed.weight),
+            Op::NormLinears(_)
+            | Op::LinearAdd(_)
+            | Op::GatedDeltaStep(_)
+            | Op::AttentionParts(_)
+            | Op::AttentionMerge(_)
+            | Op::Embed(_)
             | Op::RmsNorm(_)
             | Op::QuantizeRows(_)
             | Op::Linear(_)

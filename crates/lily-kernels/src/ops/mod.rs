@@ -2,6 +2,8 @@
 
 pub mod add;
 pub mod attention;
+pub mod attention_merge;
+pub mod attention_parts;
 pub mod combine_experts;
 pub mod conv1d_silu;
 pub mod embed;
@@ -9,6 +11,7 @@ pub mod expert_gate_up;
 pub mod expert_linear;
 pub mod gated_delta;
 pub mod gated_delta_norm;
+pub mod gated_delta_step;
 pub mod gated_rms_norm;
 pub mod gather_rows;
 pub mod gdn_gates;
@@ -16,7 +19,11 @@ pub mod group_rows;
 pub mod kv_write;
 pub mod l2_norm;
 pub mod linear;
+pub mod linear_add;
+pub mod moe_down;
+pub mod moe_gate_up;
 pub mod moe_output;
+pub mod norm_linears;
 pub mod qk_norm_rope_write;
 pub mod quantize_rows;
 pub mod rms_norm;

@@ -3,11 +3,21 @@
 
 use super::arena::Temps;
 use super::{Phase, PlanKey};
+use crate::op::Rows;
 use crate::op::{Access, Op, OpKind};
+use crate::ops::attention_merge::AttentionMerge;
+use crate::ops::attention_parts::{AttentionParts, Cut};
 use crate::ops::expert_gate_up::ExpertGateUp;
 use crate::ops::gated_delta_norm::GatedDeltaNorm;
+use crate::ops::gated_delta_step::{GatedDeltaStep, PART};
+use crate::ops::linear::{Activations, Linear};
+use crate::ops::linear_add::{HeadScale, LinearAdd};
+use crate::ops::moe_down::MoeDown;
+use crate::ops::moe_gate_up::{MOST_ROWS, MoeGateUp};
 use crate::ops::moe_output::MoeOutput;
+use crate::ops::norm_linears::NormLinears;
 use crate::ops::qk_norm_rope_write::QkNormRopeWrite;
+use crate::tensor::DType;
 
 /// One row.
 pub struct Fusion {
@@ -17,6 +27,8 @@ pub struct Fusion {
     pub patterns: &'static [&'static [OpKind]],
     /// Where it pays.
     at: At,
+    /// Rows that make what this one takes.
+    needs: &'static [&'static str],
     /// Builds what replaces the run; `None` if the run's operands are not chained as that needs.
     fuse: fn(&[Op], &mut Temps) -> Option<Vec<Op>>,
 }
@@ -37,9 +49,12 @@ impl Fusion {
             At::Every => true,
             At::Decode(rows) => key.phase == Phase::Decode && key.token_bucket <= rows,
         };
-        here && key.switches.is_on(self.name, key.device)
+        here && self.needs.iter().chain(&[self.name]).all(|name| key.switches.is_on(name, key.device))
     }
 }
+
+/// Rows of a step whose kernels take few.
+const FEW_ROWS: usize = MOST_ROWS;
 
 /// Every fusion. A row may build on what an earlier one made.
 pub const FUSIONS: &[Fusion] = &[
@@ -47,6 +62,7 @@ pub const FUSIONS: &[Fusion] = &[
         name: "fuse-expert-in",
         patterns: &[&[OpKind::ExpertLinear, OpKind::ExpertLinear, OpKind::SwiGlu]],
         at: At::Every,
+        needs: &[],
         fuse: |run, _| match run {
             [Op::ExpertLinear(gate), Op::ExpertLinear(up), Op::SwiGlu(act)]
                 if (gate.out, up.out, gate.x, gate.groups) == (act.gate, act.up, up.x, up.groups) =>
@@ -60,6 +76,7 @@ pub const FUSIONS: &[Fusion] = &[
         name: "fuse-expert-out",
         patterns: &[&[OpKind::CombineExperts, OpKind::SharedExpertAdd, OpKind::Add]],
         at: At::Every,
+        needs: &[],
         fuse: |run, _| match run {
             [Op::CombineExperts(combine), Op::SharedExpertAdd(shared), Op::Add(add)]
                 if (combine.out, shared.out) == (shared.x, add.b) =>
@@ -73,6 +90,7 @@ pub const FUSIONS: &[Fusion] = &[
         name: "fuse-qk",
         patterns: &[&[OpKind::RmsNorm, OpKind::RmsNorm, OpKind::Rope, OpKind::Rope, OpKind::KvWrite]],
         at: At::Every,
+        needs: &[],
         fuse: |run, _| match run {
             [Op::RmsNorm(qn), Op::RmsNorm(kn), Op::Rope(qr), Op::Rope(kr), Op::KvWrite(write)]
                 if (qn.out, kn.out, kr.out) == (qr.x, kr.x, write.k) =>
@@ -87,6 +105,7 @@ pub const FUSIONS: &[Fusion] = &[
         name: "fuse-gdn-norm",
         patterns: &[&[OpKind::GatedDelta, OpKind::GatedRmsNorm]],
         at: At::Every,
+        needs: &[],
         fuse: |run, _| match run {
             [Op::GatedDelta(delta), Op::GatedRmsNorm(norm)] if delta.out == norm.y => {
                 Some(vec![GatedDeltaNorm { delta: delta.clone(), norm: norm.clone() }.into()])
@@ -94,7 +113,149 @@ pub const FUSIONS: &[Fusion] = &[
             _ => None,
         },
     },
+    Fusion {
+        name: "fuse-residual",
+        patterns: &[&[OpKind::Linear, OpKind::Add]],
+        at: At::Decode(FEW_ROWS),
+        needs: &[],
+        fuse: |run, _| match run {
+            [Op::Linear(linear), Op::Add(add)]
+                if [add.a, add.b].contains(&linear.out) && linear.rows == Rows::Tokens =>
+            {
+                Some(vec![LinearAdd { linear: linear.clone(), add: add.clone(), scale: None }.into()])
+            }
+            _ => None,
+        },
+    },
+    Fusion {
+        name: "fuse-norm-in",
+        patterns: &[
+            &[OpKind::RmsNorm, OpKind::Linear, OpKind::Linear, OpKind::Linear, OpKind::Linear],
+            &[OpKind::RmsNorm, OpKind::Linear, OpKind::Linear, OpKind::Linear],
+            &[OpKind::RmsNorm, OpKind::Linear, OpKind::Linear],
+            &[OpKind::RmsNorm, OpKind::Linear],
+        ],
+        at: At::Decode(FEW_ROWS),
+        needs: &[],
+        fuse: fuse_norm_in,
+    },
+    Fusion {
+        name: "fuse-gdn-in",
+        patterns: &[&[OpKind::Conv1dSilu, OpKind::GdnGates, OpKind::L2Norm, OpKind::GatedDeltaNorm, OpKind::LinearAdd]],
+        at: At::Decode(usize::MAX),
+        needs: &["fuse-gdn-norm", "fuse-residual"],
+        fuse: fuse_gdn_in,
+    },
+    Fusion {
+        name: "fuse-experts",
+        patterns: &[&[
+            OpKind::RouterTopK,
+            OpKind::GroupRows,
+            OpKind::ExpertGateUp,
+            OpKind::Linear,
+            OpKind::Linear,
+            OpKind::SwiGlu,
+            OpKind::ExpertLinear,
+            OpKind::Linear,
+            OpKind::MoeOutput,
+        ]],
+        at: At::Decode(FEW_ROWS),
+        needs: &["fuse-expert-in", "fuse-expert-out"],
+        fuse: fuse_experts,
+    },
+    Fusion {
+        name: "split-attention",
+        patterns: &[&[OpKind::Attention, OpKind::SigmoidGate]],
+        at: At::Decode(usize::MAX),
+        needs: &[],
+        fuse: |run, temps| match run {
+            [Op::Attention(o), Op::SigmoidGate(gate)] if o.out == gate.x => {
+                let cut = Cut::PLAIN;
+                let cols = o.q_heads() * cut.capacity() * (o.layer.head_dim + 2);
+                let parts = temps.tensor(o.q.rows, cols, DType::F32);
+                let of = AttentionParts { attention: o.clone(), parts, cut };
+                Some(vec![of.clone().into(), AttentionMerge { of, gate: gate.clone() }.into()])
+            }
+            _ => None,
+        },
+    },
+    Fusion {
+        name: "fixed-blocks",
+        patterns: &[&[OpKind::AttentionParts, OpKind::AttentionMerge]],
+        at: At::Decode(usize::MAX),
+        needs: &["split-attention"],
+        fuse: |run, _| match run {
+            [Op::AttentionParts(parts), Op::AttentionMerge(merge)] => {
+                let of = AttentionParts { cut: Cut::BLOCKS, ..parts.clone() };
+                Some(vec![of.clone().into(), AttentionMerge { of, ..merge.clone() }.into()])
+            }
+            _ => None,
+        },
+    },
 ];
+
+fn fuse_norm_in(run: &[Op], _: &mut Temps) -> Option<Vec<Op>> {
+    let (Op::RmsNorm(norm), linears) = run.split_first()? else { return None };
+    let reads_it = |op: &Op| match op {
+        Op::Linear(l) if (l.x, l.rows) == (Activations::Full(norm.out), norm.rows) => Some(l.clone()),
+        _ => None,
+    };
+    let linears: Vec<Linear> = linears.iter().map(reads_it).collect::<Option<_>>()?;
+    (norm.heads == 1).then(|| vec![NormLinears { norm: norm.clone(), linears }.into()])
+}
+
+fn fuse_gdn_in(run: &[Op], temps: &mut Temps) -> Option<Vec<Op>> {
+    let [Op::Conv1dSilu(conv), Op::GdnGates(gates), Op::L2Norm(l2), Op::GatedDeltaNorm(o), Op::LinearAdd(out)] = run
+    else {
+        return None;
+    };
+    let (delta, norm) = (&o.delta, &o.norm);
+    let chained = (l2.x, delta.v, delta.qk) == (conv.out, conv.out, l2.out)
+        && (delta.decay, delta.beta) == (gates.decay, gates.beta)
+        && out.linear.x == Activations::Full(norm.out);
+    if !chained {
+        return None;
+    }
+    let x = temps.tensor(norm.out.rows, norm.out.cols, DType::F32);
+    let squares = temps.tensor(x.rows, delta.v_heads() * delta.v_dim().div_ceil(PART), DType::F32);
+    let scale = HeadScale { x, squares, dim: delta.v_dim(), eps: norm.eps };
+    let step = GatedDeltaStep {
+        conv: conv.clone(),
+        gates: gates.clone(),
+        l2: l2.clone(),
+        delta: delta.clone(),
+        norm: norm.clone(),
+        out: x,
+        squares,
+    };
+    Some(vec![step.into(), LinearAdd { scale: Some(scale), ..out.clone() }.into()])
+}
+
+fn fuse_experts(run: &[Op], _: &mut Temps) -> Option<Vec<Op>> {
+    let [
+        Op::RouterTopK(router),
+        Op::GroupRows(group),
+        Op::ExpertGateUp(routed),
+        Op::Linear(gate),
+        Op::Linear(up),
+        Op::SwiGlu(act),
+        Op::ExpertLinear(down),
+        Op::Linear(shared),
+        Op::MoeOutput(output),
+    ] = run
+    else {
+        return None;
+    };
+    let x = routed.gate.x;
+    let chained = (gate.x, up.x, gate.out, up.out) == (x, x, act.gate, act.up)
+        && (down.x, shared.x) == (Activations::Full(routed.act.out), Activations::Full(act.out))
+        && (routed.gate.groups, down.groups, group.experts) == (group.groups, group.groups, router.experts)
+        && (output.combine.x, output.shared.shared) == (down.out, shared.out);
+    let experts = router.experts;
+    let gate_up = MoeGateUp { experts, routed: routed.clone(), gate: gate.clone(), up: up.clone(), act: act.clone() };
+    let down = MoeDown { experts, routed: down.clone(), shared: shared.clone(), output: output.clone() };
+    chained.then(|| vec![router.clone().into(), gate_up.into(), down.into()])
+}
 
 /// Applies every row that is switched on; returns the hits of each row, in table order.
 pub fn apply(

@@ -4,9 +4,10 @@ use super::{Grid, SIMD};
 use crate::op::Counts;
 use crate::ops::conv1d_silu::Conv1dSilu;
 use crate::ops::gated_delta::GatedDelta;
+use crate::ops::gated_delta_step::{GatedDeltaStep, PART};
 
 /// Rows of the state in a simdgroup's registers.
-pub const STATE_ROWS: usize = 4;
+const STATE_ROWS: usize = 4;
 
 /// Rows of each sequence: those of one prefill, or one token each.
 const fn rows(c: &Counts) -> usize {
@@ -19,4 +20,8 @@ pub fn conv1d_silu(o: &Conv1dSilu, c: &Counts) -> Grid {
 
 pub fn gated_delta(o: &GatedDelta) -> Grid {
     Grid::new("gated_delta", [o.v_heads(), 1], o.v_dim().div_ceil(STATE_ROWS) * SIMD)
+}
+
+pub fn gated_delta_step(o: &GatedDeltaStep) -> Grid {
+    Grid::new("gated_delta_step", [o.delta.v_heads(), o.parts()], PART / STATE_ROWS * SIMD)
 }

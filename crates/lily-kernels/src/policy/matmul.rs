@@ -7,11 +7,20 @@ use crate::ops::expert_gate_up::ExpertGateUp;
 use crate::ops::expert_linear::ExpertLinear;
 use crate::ops::group_rows::Groups;
 use crate::ops::linear::Linear;
+use crate::ops::linear_add::LinearAdd;
+use crate::ops::moe_down::MoeDown;
+use crate::ops::moe_gate_up::MoeGateUp;
+use crate::ops::norm_linears::NormLinears;
 use crate::switches::Switches;
+use crate::tensor::Matrix;
 
-/// Simdgroups of a threadgroup, and outputs of each (`ROWS` in `matmul.metal`).
+/// Simdgroups of a threadgroup.
 const SIMDGROUPS: usize = 2;
+/// Outputs of a set of lanes (`ROWS` in `matmul.metal`), and the inputs that a lane takes at a time (`SPAN`).
 const OUTPUTS: usize = 4;
+const SPAN: usize = 32;
+/// Activation rows that share a load of the weights, at most (`MOST_X_ROWS`).
+const X_ROWS: usize = 4;
 
 /// Outputs of a tile (`TILE_OUTPUTS` in `tile.metal`), and its simdgroups.
 const TILE_OUTPUTS: usize = 64;
@@ -48,19 +57,33 @@ const DENSE: [(usize, Body); 3] = [(17, Body::Tile32), (8, Body::Tile16), (0, Bo
 /// 64 pairs an expert: 32 were 13 % faster. The rest is reckoned; no Mac has measured it.
 const EXPERTS: [(usize, usize, Body); 3] = [(8, 24, Body::Tile32), (8, 0, Body::Tile16), (0, 0, Body::Rows)];
 
-/// A simdgroup for every four outputs of a row.
-fn over(kernel: &'static str, outputs: usize, rows: usize) -> Grid {
-    Grid::new(kernel, [outputs.div_ceil(SIMDGROUPS * OUTPUTS), rows], SIMDGROUPS * SIMD)
+/// Lanes that work on one row of a matrix: fewer than a simdgroup has where the row has fewer runs of inputs.
+pub fn lanes(inputs: usize) -> usize {
+    inputs.div_ceil(SPAN).next_power_of_two().min(SIMD)
+}
+
+/// Activation rows that share a load of the weights.
+pub fn x_rows(rows: usize) -> usize {
+    rows.clamp(1, X_ROWS)
+}
+
+/// A set of lanes for every four outputs.
+pub fn output_groups(outputs: usize, inputs: usize) -> usize {
+    outputs.div_ceil(SIMDGROUPS * OUTPUTS * (SIMD / lanes(inputs)))
+}
+
+fn over(kernel: &'static str, weight: &Matrix, rows: usize) -> Grid {
+    Grid::new(kernel, [output_groups(weight.rows, weight.cols), rows], SIMDGROUPS * SIMD)
 }
 
 fn tiles(kernel: &'static str, outputs: usize, blocks: usize) -> Grid {
     Grid::new(kernel, [outputs.div_ceil(TILE_OUTPUTS), blocks], TILE_SIMDGROUPS * SIMD)
 }
 
-fn dense(body: Body, rows: usize, outputs: usize) -> Grid {
-    let blocks = rows.div_ceil(body.rows());
+fn dense(body: Body, rows: usize, o: &Linear) -> Grid {
+    let (outputs, blocks) = (o.weight.rows, rows.div_ceil(body.rows()));
     match body {
-        Body::Rows => over("linear_rows", outputs, rows),
+        Body::Rows => over("linear_rows", &o.weight, rows.div_ceil(x_rows(rows))),
         Body::Tile16 => tiles("linear_tile16", outputs, blocks),
         Body::Tile32 => tiles("linear_tile32", outputs, blocks),
     }
@@ -70,7 +93,7 @@ fn dense(body: Body, rows: usize, outputs: usize) -> Grid {
 pub fn linear(o: &Linear, c: &Counts) -> [Grid; 3] {
     let rows = c.rows(o.rows);
     let best = DENSE.iter().find(|(from, _)| rows >= *from).map_or(Body::Rows, |(_, body)| *body);
-    best_first(best, |body| dense(body, rows, o.weight.rows))
+    best_first(best, |body| dense(body, rows, o))
 }
 
 fn best_first(best: Body, grid: impl Fn(Body) -> Grid) -> [Grid; 3] {
@@ -97,7 +120,7 @@ fn grouped(groups: &Groups, c: &Counts, switches: Switches, grid: impl Fn(Body, 
 
 pub fn expert_linear(o: &ExpertLinear, c: &Counts, switches: Switches) -> [Grid; 3] {
     grouped(&o.groups, c, switches, |body, blocks| match body {
-        Body::Rows => over("expert_linear_rows", o.weight.rows, blocks),
+        Body::Rows => over("expert_linear_rows", &o.weight, blocks),
         Body::Tile16 => tiles("expert_linear_tile16", o.weight.rows, blocks),
         Body::Tile32 => tiles("expert_linear_tile32", o.weight.rows, blocks),
     })
@@ -105,10 +128,40 @@ pub fn expert_linear(o: &ExpertLinear, c: &Counts, switches: Switches) -> [Grid;
 
 pub fn expert_gate_up(o: &ExpertGateUp, c: &Counts, switches: Switches) -> [Grid; 3] {
     grouped(&o.gate.groups, c, switches, |body, blocks| match body {
-        Body::Rows => over("expert_gate_up_rows", o.gate.weight.rows, blocks),
+        Body::Rows => over("expert_gate_up_rows", &o.gate.weight, blocks),
         Body::Tile16 => tiles("expert_gate_up_tile16", o.gate.weight.rows, blocks),
         Body::Tile32 => tiles("expert_gate_up_tile32", o.gate.weight.rows, blocks),
     })
+}
+
+/// Of each projection, the threadgroups of those before it; then of all.
+pub fn first_groups(o: &NormLinears) -> Vec<usize> {
+    let groups = |l: &Linear| output_groups(l.weight.rows, l.weight.cols);
+    let ends = o.linears.iter().scan(0, |end, l| {
+        *end += groups(l);
+        Some(*end)
+    });
+    std::iter::once(0).chain(ends).collect()
+}
+
+pub fn norm_linears(o: &NormLinears, c: &Counts) -> Grid {
+    let rows = c.rows(o.norm.rows);
+    let groups = first_groups(o).last().copied().unwrap_or(0);
+    Grid::new("norm_linears", [groups, rows.div_ceil(x_rows(rows))], SIMDGROUPS * SIMD)
+}
+
+pub fn linear_add(o: &LinearAdd, c: &Counts) -> Grid {
+    over("linear_add_rows", &o.linear.weight, c.tokens.div_ceil(x_rows(c.tokens)))
+}
+
+pub fn moe_gate_up(o: &MoeGateUp, c: &Counts) -> Grid {
+    let wider = if o.gate.weight.rows > o.routed.gate.weight.rows { &o.gate.weight } else { &o.routed.gate.weight };
+    // The shared expert comes after the pairs.
+    over("moe_gate_up_rows", wider, c.tokens * o.experts.cols + 1)
+}
+
+pub fn moe_down(o: &MoeDown) -> Grid {
+    over("moe_down_rows", &o.routed.weight, 1)
 }
 
 #[cfg(test)]

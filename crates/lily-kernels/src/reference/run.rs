@@ -4,6 +4,8 @@ use super::memory::Memory;
 use crate::inputs::StepInputs;
 use crate::op::{Cost, Counts, Op, OpKind};
 use crate::ops;
+use crate::ops::attention_merge::AttentionMerge;
+use crate::ops::attention_parts::{AttentionParts, Cut};
 use crate::ops::group_rows::Groups;
 use crate::plan::Plan;
 use crate::tensor::{DType, Space, Tensor};
@@ -52,8 +54,9 @@ pub fn run_observed(
         mem.begin_op(op);
         run_op(op, mem, inputs);
         let (read, written) = mem.end_op();
-        let experts_hit = groups(op).map_or(0, |g| experts_hit(mem, g));
-        let counts = Counts { distinct_tokens, ..inputs.counts(experts_hit) };
+        let experts_hit = experts_hit(mem, op, inputs);
+        let cut_spans = cut(op).map_or(0, |cut| inputs.lengths().map(|length| cut.spans(length)).sum());
+        let counts = Counts { distinct_tokens, cut_spans, ..inputs.counts(experts_hit) };
         let declared = op.contract().cost(&counts);
         touches.push(DispatchTouch { op: op.kind(), scope: dispatch.scope.clone(), read, written, declared });
         after(index, op, mem);
@@ -75,16 +78,36 @@ fn distinct_tokens(plan: &Plan, mem: &Memory, inputs: &StepInputs) -> usize {
     ids.len()
 }
 
-/// Experts with at least one row.
-fn experts_hit(mem: &Memory, groups: &Groups) -> usize {
-    mem.look_ids(&groups.offsets, 1).windows(2).filter(|o| o[0] < o[1]).count()
+/// Where an op finds the routing that it follows; its cost depends on it.
+enum Routing<'a> {
+    /// Pairs sorted by expert.
+    Groups(&'a Groups),
+    /// Experts as the router chose them.
+    Chosen(&'a Tensor),
+    /// Nowhere.
+    None,
 }
 
-/// The routing that an op follows; the cost of these ops depends on it.
-const fn groups(op: &Op) -> Option<&Groups> {
+/// Experts with at least one row.
+fn experts_hit(mem: &Memory, op: &Op, inputs: &StepInputs) -> usize {
+    match routing(op) {
+        Routing::Groups(groups) => mem.look_ids(&groups.offsets, 1).windows(2).filter(|o| o[0] < o[1]).count(),
+        Routing::Chosen(experts) => {
+            let mut ids = mem.look_ids(experts, inputs.num_tokens());
+            ids.sort_unstable();
+            ids.dedup();
+            ids.len()
+        }
+        Routing::None => 0,
+    }
+}
+
+const fn routing(op: &Op) -> Routing<'_> {
     match op {
-        Op::ExpertLinear(o) => Some(&o.groups),
-        Op::ExpertGateUp(o) => Some(&o.gate.groups),
+        Op::ExpertLinear(o) => Routing::Groups(&o.groups),
+        Op::ExpertGateUp(o) => Routing::Groups(&o.gate.groups),
+        Op::MoeGateUp(o) => Routing::Chosen(&o.experts),
+        Op::MoeDown(o) => Routing::Chosen(&o.experts),
         Op::Embed(_)
         | Op::RmsNorm(_)
         | Op::QuantizeRows(_)
@@ -109,7 +132,23 @@ const fn groups(op: &Op) -> Option<&Groups> {
         | Op::Add(_)
         | Op::MoeOutput(_)
         | Op::GatherRows(_)
-        | Op::Sample(_) => None,
+        | Op::NormLinears(_)
+        | Op::LinearAdd(_)
+        | Op::GatedDeltaStep(_)
+        | Op::AttentionParts(_)
+        | Op::AttentionMerge(_)
+        | Op::Sample(_) => Routing::None,
+    }
+}
+
+/// How an op cuts the cache, if it does.
+const fn cut(op: &Op) -> Option<Cut> {
+    if let Op::AttentionParts(AttentionParts { cut, .. })
+    | Op::AttentionMerge(AttentionMerge { of: AttentionParts { cut, .. }, .. }) = op
+    {
+        Some(*cut)
+    } else {
+        None
     }
 }
 
@@ -142,6 +181,13 @@ fn run_op(op: &Op, mem: &mut Memory, inputs: &StepInputs) {
         Op::Add(o) => ops::add::reference::run(o, mem, inputs),
         Op::MoeOutput(o) => ops::moe_output::reference::run(o, mem, inputs),
         Op::GatherRows(o) => ops::gather_rows::reference::run(o, mem, inputs),
+        Op::NormLinears(o) => ops::norm_linears::reference::run(o, mem, inputs),
+        Op::LinearAdd(o) => ops::linear_add::reference::run(o, mem, inputs),
+        Op::GatedDeltaStep(o) => ops::gated_delta_step::reference::run(o, mem, inputs),
+        Op::MoeGateUp(o) => ops::moe_gate_up::reference::run(o, mem, inputs),
+        Op::MoeDown(o) => ops::moe_down::reference::run(o, mem, inputs),
+        Op::AttentionParts(o) => ops::attention_parts::reference::run(o, mem, inputs),
+        Op::AttentionMerge(o) => ops::attention_merge::reference::run(o, mem, inputs),
         Op::Sample(o) => ops::sample::reference::run(o, mem, inputs),
     }
 }

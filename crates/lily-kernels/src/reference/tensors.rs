@@ -78,6 +78,12 @@ impl Memory {
         self.load(Access { space: Space::Weights(slice.file), offset, bytes: range.len() }, At::Step)
     }
 
+    /// A tensor of the same shape in memory of the running op's own.
+    pub fn private(&self, t: &Tensor) -> Tensor {
+        // Temporaries are numbered from 0.
+        Tensor { space: Space::Temp(u32::MAX), offset: 0, ..*t }
+    }
+
     /// Writes a row of floats.
     pub fn set_row(&mut self, t: &Tensor, row: usize, values: &[f64]) {
         assert_eq!(values.len(), t.cols);

@@ -1,13 +1,19 @@
 //! The key/value cache: what writes it, what reads it.
 
-use super::sources::{ATTENTION, KV_WRITE, QK_NORM_ROPE_WRITE, ROPE};
+use super::sources::{
+    ATTENTION, ATTENTION_BLOCKS, ATTENTION_MERGE, ATTENTION_PARTS, KV_WRITE, QK_NORM_ROPE_WRITE, ROPE,
+};
 use super::{Arguments, Prepared, type_code};
+use crate::devices::DeviceKind;
+use crate::inputs::KV_BLOCK;
 use crate::metal::step::Step;
 use crate::ops::attention::Attention;
+use crate::ops::attention_merge::AttentionMerge;
+use crate::ops::attention_parts::{AttentionParts, Cut};
 use crate::ops::kv_write::{KvLayer, KvWrite};
 use crate::ops::qk_norm_rope_write::QkNormRopeWrite;
 use crate::ops::rope::Rope;
-use crate::policy::{Grid, shared_heads};
+use crate::policy::{Grid, MERGED_ELEMENTS, shared_heads};
 
 /// Elements of a head that `attention.metal` has registers for.
 const MOST_HEAD_DIM: usize = 256;
@@ -49,7 +55,37 @@ pub fn attention<'a>(step: &Step<'a>, grid: Grid, o: &Attention) -> Prepared<'a>
     let buffers = vec![step.at(&o.q), step.rows(), step.tables(), step.kv(), step.at(&o.out)];
     let scale = 1.0 / (o.layer.head_dim as f32).sqrt();
     Prepared::new(ATTENTION, grid, buffers)
-        .constants(&[type_code(o.layer.dtype), shared_heads(o) as u32])
+        .constants(&[type_code(o.layer.dtype), shared_heads(o, step.switches) as u32])
         .arguments(layer(step, &o.layer))
         .arguments(Arguments::of(&[o.q_heads()]).float(scale))
+}
+
+/// `Cut` of `cut.metal`.
+fn cut(cut: &Cut) -> Arguments {
+    Arguments::of(&[cut.least, cut.most, cut.blocks_from, Cut::MOST_BLOCKS, KV_BLOCK, cut.capacity()])
+}
+
+pub fn attention_parts<'a>(step: &Step<'a>, grid: Grid, o: &AttentionParts) -> Prepared<'a> {
+    let (a, switches) = (&o.attention, step.switches);
+    let buffers = vec![step.at(&a.q), step.rows(), step.tables(), step.kv(), step.at(&o.parts)];
+    let scale = 1.0 / (a.layer.head_dim as f32).sqrt();
+    let source = if grid.kernel == "attention_blocks" { ATTENTION_BLOCKS } else { ATTENTION_PARTS };
+    let coalesced = switches.is_on("kv-coalesced", DeviceKind::Metal);
+    Prepared::new(source, grid, buffers)
+        .constants(&[type_code(a.layer.dtype), shared_heads(a, switches) as u32, coalesced.into()])
+        .arguments(layer(step, &a.layer))
+        .arguments(cut(&o.cut))
+        .arguments(Arguments::of(&[a.q_heads(), o.row_spans(&step.counts)]).float(scale))
+}
+
+pub fn attention_merge<'a>(step: &Step<'a>, grid: Grid, o: &AttentionMerge) -> Prepared<'a> {
+    let (gate, dim) = (&o.gate, o.of.attention.layer.head_dim);
+    let buffers = vec![step.at(&o.of.parts), step.at(&gate.gate), step.rows(), step.at(&gate.out)];
+    Prepared::new(ATTENTION_MERGE, grid, buffers).arguments(cut(&o.of.cut)).arguments(Arguments::of(&[
+        gate.heads,
+        dim,
+        MERGED_ELEMENTS,
+        gate.stride,
+        gate.start,
+    ]))
 }

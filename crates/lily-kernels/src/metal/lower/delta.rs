@@ -1,10 +1,11 @@
 //! The Gated DeltaNet: convolution, gates, recurrence. What has a state is launched once for each sequence.
 
-use super::sources::{CONV1D_SILU, GATED_DELTA, GDN_GATES};
+use super::sources::{CONV1D_SILU, GATED_DELTA, GATED_DELTA_STEP, GDN_GATES};
 use super::{Arguments, Prepared};
 use crate::metal::step::Step;
 use crate::ops::conv1d_silu::Conv1dSilu;
 use crate::ops::gated_delta::GatedDelta;
+use crate::ops::gated_delta_step::GatedDeltaStep;
 use crate::ops::gated_rms_norm::GatedRmsNorm;
 use crate::ops::gdn_gates::GdnGates;
 use crate::policy::Grid;
@@ -49,6 +50,20 @@ pub fn gated_delta<'a>(step: &Step<'a>, grid: Grid, o: &GatedDelta, norm: Option
         Prepared::new(GATED_DELTA, grid, buffers)
             .constants(&[norm.is_some().into()])
             .arguments(Arguments::of(&sizes).float(norm.map_or(0.0, |norm| norm.eps)))
+    };
+    step.inputs.sequences.iter().map(launch).collect()
+}
+
+pub fn gated_delta_step<'a>(step: &Step<'a>, grid: Grid, o: &GatedDeltaStep) -> Vec<Prepared<'a>> {
+    let (conv, gates, delta, norm) = (&o.conv, &o.gates, &o.delta, &o.norm);
+    let launch = |s| {
+        let mut buffers = vec![step.at(&conv.x), step.at(&conv.weight)];
+        buffers.extend([step.state_in(s, &conv.state_in), step.state_out(s, &conv.state_out)]);
+        buffers.extend([&gates.a, &gates.b, &gates.a_log, &gates.dt_bias].map(|t| step.at(t)));
+        buffers.extend([step.state_in(s, &delta.state_in), step.state_out(s, &delta.state_out)]);
+        buffers.extend([&norm.z, &norm.weight, &o.out, &o.squares].map(|t| step.at(t)));
+        let sizes = [delta.k_heads(), delta.v_heads(), delta.k_dim(), delta.v_dim(), conv.weight.rows, s.first_row];
+        Prepared::new(GATED_DELTA_STEP, grid, buffers).arguments(Arguments::of(&sizes).float(norm.eps))
     };
     step.inputs.sequences.iter().map(launch).collect()
 }

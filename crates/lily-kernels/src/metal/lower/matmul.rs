@@ -10,8 +10,8 @@ use crate::ops::embed::Embed;
 use crate::ops::expert_gate_up::ExpertGateUp;
 use crate::ops::expert_linear::ExpertLinear;
 use crate::ops::linear::{Activations, Linear};
-use crate::policy::Grid;
-use crate::tensor::{Format, Tensor};
+use crate::policy::{Grid, lanes, x_rows};
+use crate::tensor::{Format, Matrix, Tensor};
 
 /// Why a matmul cannot run here.
 pub fn unsupported(x: &Activations) -> Option<String> {
@@ -21,15 +21,17 @@ pub fn unsupported(x: &Activations) -> Option<String> {
     }
 }
 
-/// Function constants of `matmul.metal`.
-fn constants(format: Format) -> [u32; 4] {
-    match format {
-        Format::Dense(dtype) => [1, type_code(dtype), 8, 1],
-        Format::Affine { bits, group, scale } => [0, type_code(scale), bits.into(), group.into()],
-    }
+/// `Format` of `matmul.metal` as one number.
+pub fn format_code(weight: &Matrix, stack: &Stack) -> u32 {
+    let align = [16, 4, 1].into_iter().find(|a| stack.is_aligned(weight, *a)).unwrap_or(1);
+    let code = match weight.format {
+        Format::Dense(dtype) => 1 | type_code(dtype) << 1,
+        Format::Affine { bits, group, scale } => type_code(scale) << 1 | u32::from(bits) << 3 | u32::from(group) << 7,
+    };
+    code | (align as u32) << 17
 }
 
-fn full(x: &Activations) -> &Tensor {
+pub fn full(x: &Activations) -> &Tensor {
     match x {
         Activations::Full(x) => x,
         Activations::Quantized(_) => unreachable!("`compile` refuses int8 activations"),
@@ -37,48 +39,38 @@ fn full(x: &Activations) -> &Tensor {
 }
 
 pub fn embed<'a>(step: &Step<'a>, grid: Grid, o: &Embed) -> Prepared<'a> {
-    let Stack { places: [elements, scales, biases], at: [elements_at, scales_at, biases_at], .. } =
-        step.weights(&o.table);
-    Prepared::new(EMBED, grid, vec![step.at(&o.tokens), elements, scales, biases, step.at(&o.out)])
-        .constants(&constants(o.table.format))
-        .arguments(Arguments::of(&[o.table.cols, elements_at, scales_at, biases_at]))
+    let stack = step.weights(&o.table);
+    let mut buffers = vec![step.at(&o.tokens)];
+    buffers.extend(stack.places);
+    buffers.push(step.at(&o.out));
+    Prepared::new(EMBED, grid, buffers)
+        .constants(&[format_code(&o.table, &stack), 1])
+        .arguments(Arguments::of(&[o.table.cols]).counts(&stack.at))
 }
 
 pub fn linear<'a>(step: &Step<'a>, grid: Grid, o: &Linear) -> Prepared<'a> {
-    if grid.kernel.starts_with("linear_tile") { linear_tile(step, grid, o) } else { linear_rows(step, grid, o) }
-}
-
-fn linear_rows<'a>(step: &Step<'a>, grid: Grid, o: &Linear) -> Prepared<'a> {
-    let Stack { places: [elements, scales, biases], at: [elements_at, scales_at, biases_at], .. } =
-        step.weights(&o.weight);
-    let buffers = vec![step.at(full(&o.x)), elements, scales, biases, step.at(&o.out)];
-    Prepared::new(LINEAR, grid, buffers).constants(&constants(o.weight.format)).arguments(Arguments::of(&[
-        o.weight.rows,
-        o.weight.cols,
-        elements_at,
-        scales_at,
-        biases_at,
-    ]))
-}
-
-fn linear_tile<'a>(step: &Step<'a>, grid: Grid, o: &Linear) -> Prepared<'a> {
-    let Stack { places: [elements, scales, biases], at: [elements_at, scales_at, biases_at], .. } =
-        step.weights(&o.weight);
-    let buffers = vec![step.at(full(&o.x)), elements, scales, biases, step.at(&o.out)];
-    Prepared::new(LINEAR_TILE, grid, buffers).constants(&constants(o.weight.format)).arguments(Arguments::of(&[
-        o.weight.rows,
-        o.weight.cols,
-        step.inputs.rows(o.rows),
-        elements_at,
-        scales_at,
-        biases_at,
-    ]))
+    let stack = step.weights(&o.weight);
+    let mut buffers = vec![step.at(full(&o.x))];
+    buffers.extend(stack.places);
+    buffers.push(step.at(&o.out));
+    let (outputs, inputs, rows) = (o.weight.rows, o.weight.cols, step.inputs.rows(o.rows));
+    let format = format_code(&o.weight, &stack);
+    if grid.kernel != "linear_rows" {
+        return Prepared::new(LINEAR_TILE, grid, buffers)
+            .constants(&[format, 1])
+            .arguments(Arguments::of(&[outputs, inputs, rows]).counts(&stack.at));
+    }
+    Prepared::new(LINEAR, grid, buffers)
+        .constants(&[format, x_rows(rows) as u32])
+        .arguments(Arguments::of(&[outputs, inputs, rows, lanes(inputs)]).counts(&stack.at))
 }
 
 /// `ExpertArguments` of `experts.metal`.
 fn expert_arguments(o: &ExpertLinear, stack: &Stack) -> Arguments {
-    let sizes = Arguments::of(&[o.weight.rows, o.weight.cols, o.groups.experts(), o.pairs_per_row()]);
-    stack.at.into_iter().chain(stack.steps).fold(sizes, Arguments::count)
+    let inputs = o.weight.cols;
+    Arguments::of(&[o.weight.rows, inputs, o.groups.experts(), o.pairs_per_row(), lanes(inputs)])
+        .counts(&stack.at)
+        .counts(&stack.steps)
 }
 
 pub fn expert_linear<'a>(step: &Step<'a>, grid: Grid, o: &ExpertLinear) -> Prepared<'a> {
@@ -87,7 +79,9 @@ pub fn expert_linear<'a>(step: &Step<'a>, grid: Grid, o: &ExpertLinear) -> Prepa
     buffers.extend(stack.places);
     buffers.push(step.at(&o.out));
     let source = if grid.kernel == "expert_linear_rows" { EXPERT_LINEAR } else { EXPERT_LINEAR_TILE };
-    Prepared::new(source, grid, buffers).constants(&constants(o.weight.format)).arguments(expert_arguments(o, &stack))
+    Prepared::new(source, grid, buffers)
+        .constants(&[format_code(&o.weight, &stack), 1])
+        .arguments(expert_arguments(o, &stack))
 }
 
 pub fn expert_gate_up<'a>(step: &Step<'a>, grid: Grid, o: &ExpertGateUp) -> Prepared<'a> {
@@ -99,7 +93,7 @@ pub fn expert_gate_up<'a>(step: &Step<'a>, grid: Grid, o: &ExpertGateUp) -> Prep
     buffers.push(step.at(&o.act.out));
     let source = if grid.kernel == "expert_gate_up_rows" { EXPERT_GATE_UP } else { EXPERT_GATE_UP_TILE };
     Prepared::new(source, grid, buffers)
-        .constants(&[constants(gate.weight.format), constants(up.weight.format)].concat())
+        .constants(&[format_code(&gate.weight, &gate_stack), 1, format_code(&up.weight, &up_stack)])
         .arguments(expert_arguments(gate, &gate_stack))
         .arguments(expert_arguments(up, &up_stack))
 }

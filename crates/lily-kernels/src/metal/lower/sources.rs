@@ -19,6 +19,9 @@ macro_rules! sources {
 sources! {
     ADD = "add/add";
     ATTENTION = "kv_write/kv", "attention/attention";
+    ATTENTION_BLOCKS = "kv_write/kv", "attention_parts/cut", "attention_parts/parts", "attention_parts/attention_blocks";
+    ATTENTION_MERGE = "attention_parts/cut", "attention_merge/attention_merge";
+    ATTENTION_PARTS = "kv_write/kv", "attention_parts/cut", "attention_parts/parts", "attention_parts/attention_parts";
     COMBINE_EXPERTS = "combine_experts/combine_experts";
     CONV1D_SILU = "conv1d_silu/conv1d_silu";
     EMBED = "linear/matmul", "embed/embed";
@@ -29,6 +32,7 @@ sources! {
     EXPERT_LINEAR_TILE = "linear/matmul", "linear/tile", "expert_linear/experts", "expert_linear/blocks",
         "expert_linear/expert_linear_tile";
     GATED_DELTA = "gated_delta/gated_delta";
+    GATED_DELTA_STEP = "gated_delta_step/gated_delta_step";
     GATED_RMS_NORM = "gated_rms_norm/gated_rms_norm";
     GATHER_ROWS = "gather_rows/gather_rows";
     GDN_GATES = "gdn_gates/gdn_gates";
@@ -36,8 +40,12 @@ sources! {
     KV_WRITE = "kv_write/kv", "kv_write/kv_write";
     L2_NORM = "l2_norm/l2_norm";
     LINEAR = "linear/matmul", "linear/linear";
+    LINEAR_ADD = "linear/matmul", "linear_add/linear_add";
     LINEAR_TILE = "linear/matmul", "linear/tile", "linear/linear_tile";
+    MOE_DOWN = "linear/matmul", "moe_down/moe_down";
+    MOE_GATE_UP = "linear/matmul", "moe_gate_up/moe_gate_up";
     MOE_OUTPUT = "moe_output/moe_output";
+    NORM_LINEARS = "linear/matmul", "norm_linears/norm_linears";
     QK_NORM_ROPE_WRITE = "kv_write/kv", "qk_norm_rope_write/qk_norm_rope_write";
     RMS_NORM = "rms_norm/rms_norm";
     ROPE = "rope/rope";

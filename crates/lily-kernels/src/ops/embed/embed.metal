@@ -20,17 +20,17 @@ kernel void embed(
         return;
     }
     const ulong row = tokens[at.y];
+    const Format f = format();
+    const uint bytes = f.type == F32 ? 4 : 2;
     float value = 0.0f;
-    if (DENSE != 0) {
-        const uint bytes = TYPE == F32 ? 4 : 2;
-        value = float_at(elements + args.elements_at + row * args.cols * bytes, TYPE, at.x);
+    if (f.dense != 0) {
+        value = float_at(elements + args.elements_at + row * args.cols * bytes, f.type, at.x);
     } else {
         float codes[RUN];
-        unpack(elements + args.elements_at + row * (args.cols * BITS / 8), BITS, at.x / RUN, codes);
-        const uint groups = args.cols / GROUP;
-        const uint bytes = TYPE == F32 ? 4 : 2;
-        const float scale = float_at(scales + args.scales_at + row * groups * bytes, TYPE, at.x / GROUP);
-        const float bias = float_at(biases + args.biases_at + row * groups * bytes, TYPE, at.x / GROUP);
+        unpack(elements + args.elements_at + row * (args.cols * f.bits / 8), f.bits, at.x / RUN, codes);
+        const uint groups = args.cols / f.group;
+        const float scale = float_at(scales + args.scales_at + row * groups * bytes, f.type, at.x / f.group);
+        const float bias = float_at(biases + args.biases_at + row * groups * bytes, f.type, at.x / f.group);
         value = scale * codes[at.x % RUN] + bias;
     }
     out[at.y * args.cols + at.x] = value;

@@ -3,8 +3,8 @@
 use super::ExpertGateUp;
 use crate::check::{Case, CaseBuilder, STEPS, Step};
 use crate::ops::expert_linear::ExpertLinear;
-use crate::ops::expert_linear::cases::{LONG, Routing, route};
-use crate::ops::linear::cases::{FORMATS, activations, formats};
+use crate::ops::expert_linear::cases::{Routing, route};
+use crate::ops::linear::cases::{FORMATS, LONG, activations, formats};
 use crate::ops::swiglu::SwiGlu;
 use crate::tensor::{DType, Format};
 
@@ -35,6 +35,9 @@ pub fn cases() -> Vec<Case> {
 fn case(step: Step, formats: [Format; 2], quantized: bool, routing: Routing) -> Case {
     let (rows, cols) = (19, COLS);
     let mut b = CaseBuilder::new(step);
+    if b.bucket() == LONG.bucket() {
+        b.align_weights();
+    }
     let groups = route(&mut b, routing);
     let x = activations(&mut b, 1, cols, quantized);
     let pairs = b.bucket() * groups.top_k();

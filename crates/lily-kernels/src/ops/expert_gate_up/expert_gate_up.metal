@@ -1,10 +1,6 @@
 // out[pair] = silu(x[row] · gate_eᵀ) ⊙ (x[row] · up_eᵀ): neither projection reaches memory.
 
-// The format of the up projection, which may be another one.
-constant uint UP_DENSE [[function_constant(4)]];
-constant uint UP_TYPE [[function_constant(5)]];
-constant uint UP_BITS [[function_constant(6)]];
-constant uint UP_GROUP [[function_constant(7)]];
+constant uint UP_WEIGHT [[function_constant(2)]];  // the format of the up projection, which may be another one
 
 kernel void expert_gate_up_rows(
     device const float* x [[buffer(0)]],
@@ -28,17 +24,16 @@ kernel void expert_gate_up_rows(
     const uint expert = expert_of(offsets, gate_args.experts, group.y);
     const Weights gate = weights_of(gate_elements, gate_scales, gate_biases, gate_args, expert);
     const Weights up = weights_of(up_elements, up_scales, up_biases, up_args, expert);
-    const uint first = (group.x * simdgroups + simdgroup) * ROWS;
-    device const float* row = x + pair / gate_args.pairs_per_row * gate_args.inputs;
-    const Format up_format = {UP_DENSE, UP_TYPE, UP_BITS, UP_GROUP};
-    float gates[ROWS];
-    float ups[ROWS];
-    row_products(row, gate_args.inputs, gate_args.outputs, gate, format(), first, lane, gates);
-    row_products(row, gate_args.inputs, gate_args.outputs, up, up_format, first, lane, ups);
+    const Work here = work(group.x, simdgroup, simdgroups, lane, gate_args.lanes);
+    const PlainRows row = {x + pair / gate_args.pairs_per_row * gate_args.inputs, gate_args.inputs, 0};
+    float gates[MOST_X_ROWS * ROWS];
+    float ups[MOST_X_ROWS * ROWS];
+    row_products(row, gate_args.inputs, gate_args.outputs, gate, format(), here, gates);
+    row_products(row, gate_args.inputs, gate_args.outputs, up, format_of(UP_WEIGHT), here, ups);
     for (uint r = 0; r < ROWS; r++) {
-        const float gated = silu(simd_sum(gates[r])) * simd_sum(ups[r]);
-        if (lane == 0 && first + r < gate_args.outputs) {
-            out[pair * gate_args.outputs + first + r] = gated;
+        const float gated = silu(sum_of(gates[r], gate_args.lanes)) * sum_of(ups[r], gate_args.lanes);
+        if (here.lane == 0 && here.first + r < gate_args.outputs) {
+            out[pair * gate_args.outputs + here.first + r] = gated;
         }
     }
 }

@@ -1,11 +1,7 @@
 // out[pair] = silu(x[row] · gate_eᵀ) ⊙ (x[row] · up_eᵀ) by tiles: each threadgroup a block of pairs of one expert. Inputs are
 // loaded once for both projections, neither of which reaches memory.
 
-// The format of the up projection, which may be another one.
-constant uint UP_DENSE [[function_constant(4)]];
-constant uint UP_TYPE [[function_constant(5)]];
-constant uint UP_BITS [[function_constant(6)]];
-constant uint UP_GROUP [[function_constant(7)]];
+constant uint UP_WEIGHT [[function_constant(2)]];  // the format of the up projection, which may be another one
 
 // gates = silu(gates) ⊙ ups. A lane holds the same elements of both matrices, whichever they are.
 template <uint TILE>
@@ -46,7 +42,6 @@ kernel void expert_gate_up_tile(
     }
     const Weights gate_weights = weights_of(gate_elements, gate_scales, gate_biases, args, block.expert);
     const Weights up_weights = weights_of(up_elements, up_scales, up_biases, up_args, block.expert);
-    const Format up_format = {UP_DENSE, UP_TYPE, UP_BITS, UP_GROUP};
     const uint first = group.x * TILE_OUTPUTS;
     const uint place = loaded_row<TILE>(tid);
     const uint pair = order[block.first + min(place, block.pairs - 1)];
@@ -58,7 +53,7 @@ kernel void expert_gate_up_tile(
     for (uint k = 0; k < args.inputs; k += TILE_INPUTS) {
         load_inputs<TILE>(row, place < block.pairs, args.inputs, k, tid, left);
         load_weights(gate_weights, format(), args.outputs, args.inputs, first, k, tid, right);
-        load_weights(up_weights, up_format, args.outputs, args.inputs, first, k, tid, up_right);
+        load_weights(up_weights, format_of(UP_WEIGHT), args.outputs, args.inputs, first, k, tid, up_right);
         threadgroup_barrier(mem_flags::mem_threadgroup);
         multiply<TILE>(left, right, simdgroup, gates);
         multiply<TILE>(left, up_right, simdgroup, ups);

@@ -3,8 +3,8 @@
 use super::ExpertLinear;
 use crate::check::{Case, CaseBuilder, STEPS, Step};
 use crate::ops::group_rows::Groups;
-use crate::ops::linear::cases::{activations, formats, whole_groups};
-use crate::tensor::{DType, Format};
+use crate::ops::linear::cases::{LONG, activations, formats, whole_groups};
+use crate::tensor::{DType, Format, Tensor};
 
 /// Who chooses whom.
 #[derive(Debug, Clone, Copy)]
@@ -23,22 +23,27 @@ pub enum Routing {
     },
 }
 
-/// Adds a routing's groups to a case.
-pub fn route(b: &mut CaseBuilder, routing: Routing) -> Groups {
+/// Each token's experts, and how many there are in the layer.
+fn draw(b: &mut CaseBuilder, routing: Routing) -> (Vec<Vec<u32>>, usize) {
     match routing {
         Routing::Random { experts, top_k } => {
-            let chosen: Vec<Vec<u32>> = (0..b.rows()).map(|_| b.random.distinct(top_k, experts)).collect();
-            b.groups(&chosen, experts)
+            ((0..b.rows()).map(|_| b.random.distinct(top_k, experts)).collect(), experts)
         }
-        Routing::AllToOne { experts } => {
-            let chosen = vec![vec![experts as u32 - 2]; b.rows()];
-            b.groups(&chosen, experts)
-        }
+        Routing::AllToOne { experts } => (vec![vec![experts as u32 - 2]; b.rows()], experts),
     }
 }
 
-/// A chunk that gives experts more pairs than any kernel takes at once.
-pub const LONG: Step = Step::Prefill { bucket: 64, start: 0, rows: 57 };
+/// Adds a routing's groups to a case.
+pub fn route(b: &mut CaseBuilder, routing: Routing) -> Groups {
+    let (chosen, experts) = draw(b, routing);
+    b.groups(&chosen, experts)
+}
+
+/// Adds a routing as the router leaves it, and tells how many experts there are.
+pub fn choose(b: &mut CaseBuilder, routing: Routing) -> (Tensor, usize) {
+    let (chosen, experts) = draw(b, routing);
+    (b.input_ids(b.bucket(), chosen[0].len(), &chosen.concat()), experts)
+}
 
 /// Formats and activations as in `linear`, token rows and pair rows, every routing.
 pub fn cases() -> Vec<Case> {
@@ -64,6 +69,9 @@ fn case(step: Step, form: (Format, bool), shape: (usize, usize), rows: (Routing,
     let ((format, quantized), (n, k), (routing, by_pair)) = (form, shape, rows);
     let k = whole_groups(format, k);
     let mut b = CaseBuilder::new(step);
+    if b.bucket() == LONG.bucket() {
+        b.align_weights();
+    }
     let groups = route(&mut b, routing);
     let x = activations(&mut b, if by_pair { groups.top_k() } else { 1 }, k, quantized);
     let weight = b.matrix(groups.experts(), n, k, format);

@@ -16,13 +16,14 @@ kernel void expert_linear_rows(
 {
     const uint pair = order[group.y];
     const Weights w = weights_of(elements, scales, biases, args, expert_of(offsets, args.experts, group.y));
-    const uint first = (group.x * simdgroups + simdgroup) * ROWS;
-    float sums[ROWS];
-    row_products(x + pair / args.pairs_per_row * args.inputs, args.inputs, args.outputs, w, format(), first, lane, sums);
+    const Work here = work(group.x, simdgroup, simdgroups, lane, args.lanes);
+    const PlainRows row = {x + pair / args.pairs_per_row * args.inputs, args.inputs, 0};
+    float sums[MOST_X_ROWS * ROWS];
+    row_products(row, args.inputs, args.outputs, w, format(), here, sums);
     for (uint r = 0; r < ROWS; r++) {
-        const float sum = simd_sum(sums[r]);
-        if (lane == 0 && first + r < args.outputs) {
-            out[pair * args.outputs + first + r] = sum;
+        const float sum = sum_of(sums[r], args.lanes);
+        if (here.lane == 0 && here.first + r < args.outputs) {
+            out[pair * args.outputs + here.first + r] = sum;
         }
     }
 }

@@ -5,6 +5,7 @@ struct ExpertArguments {
     uint inputs;
     uint experts;
     uint pairs_per_row;
+    uint lanes;
     uint elements_at;  // bytes from each buffer's place to the first expert
     uint scales_at;
     uint biases_at;

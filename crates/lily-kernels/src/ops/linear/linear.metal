@@ -1,8 +1,11 @@
-// out = x · Wᵀ. A simdgroup takes four outputs of one activation row; its lanes take runs of eight inputs in turn.
+// out = x · Wᵀ for few rows: a set of lanes takes four outputs of up to four activation rows, which share each load of the
+// weights; its lanes take runs of inputs in turn.
 
 struct LinearArguments {
     uint outputs;
     uint inputs;
+    uint rows;
+    uint lanes;  // of a set
     uint elements_at;  // bytes from each buffer's place to its first element
     uint scales_at;
     uint biases_at;
@@ -21,13 +24,17 @@ kernel void linear_rows(
     uint simdgroups [[simdgroups_per_threadgroup]])
 {
     const Weights w = {elements + args.elements_at, scales + args.scales_at, biases + args.biases_at};
-    const uint first = (group.x * simdgroups + simdgroup) * ROWS;
-    float sums[ROWS];
-    row_products(x + group.y * args.inputs, args.inputs, args.outputs, w, format(), first, lane, sums);
-    for (uint r = 0; r < ROWS; r++) {
-        const float sum = simd_sum(sums[r]);
-        if (lane == 0 && first + r < args.outputs) {
-            out[group.y * args.outputs + first + r] = sum;
+    const Work here = work(group.x, simdgroup, simdgroups, lane, args.lanes);
+    const uint first_row = group.y * X_ROWS;
+    const PlainRows rows = {x + first_row * args.inputs, args.inputs, args.rows - first_row - 1};
+    float sums[MOST_X_ROWS * ROWS];
+    row_products(rows, args.inputs, args.outputs, w, format(), here, sums);
+    for (uint row = 0; row < X_ROWS; row++) {
+        for (uint r = 0; r < ROWS; r++) {
+            const float sum = sum_of(sums[row * ROWS + r], args.lanes);
+            if (here.lane == 0 && first_row + row < args.rows && here.first + r < args.outputs) {
+                out[(first_row + row) * args.outputs + here.first + r] = sum;
+            }
         }
     }
 }

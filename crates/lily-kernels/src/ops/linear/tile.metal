@@ -49,6 +49,22 @@ inline void load_inputs(device const float* row, bool is_row, uint inputs, uint 
     }
 }
 
+// The words that hold the codes of DECODED inputs.
+inline void load_half_span(device const uchar* from, Format f, thread uint* words) {
+    if (f.align >= 4 && f.bits % 2 == 0) {
+        for (uint i = 0; i < f.bits / 2; i++) {
+            words[i] = reinterpret_cast<device const uint*>(from)[i];
+        }
+    } else {
+        for (uint i = 0; i < (f.bits + 1) / 2; i++) {
+            words[i] = 0;
+        }
+        for (uint i = 0; i < f.bits * 2; i++) {
+            words[i / 4] |= uint(from[i]) << (8 * (i % 4));
+        }
+    }
+}
+
 // The same of 64 outputs' weights.
 inline void load_weights(Weights w, Format f, uint outputs, uint inputs, uint first, uint k, uint tid, threadgroup float* to) {
     const uint row = first + tid / 2;
@@ -66,16 +82,10 @@ inline void load_weights(Weights w, Format f, uint outputs, uint inputs, uint fi
         const uint at = row * (inputs / f.group) + start / f.group;
         const float scale = float_at(w.scales, f.type, at);
         const float bias = float_at(w.biases, f.type, at);
-        device const uchar* bytes = w.elements + row * (inputs * f.bits / 8) + start * f.bits / 8;
-        for (uint run = 0; run < DECODED / 8; run++) {
-            ulong word = 0;
-            for (uint i = 0; i < f.bits; i++) {
-                word |= static_cast<ulong>(bytes[run * f.bits + i]) << (8 * i);
-            }
-            for (uint i = 0; i < 8; i++) {
-                const uint code = static_cast<uint>(word >> (f.bits * i)) & ((1u << f.bits) - 1);
-                values[run * 8 + i] = scale * static_cast<float>(code) + bias;
-            }
+        uint words[DECODED * MOST_BITS / 32];
+        load_half_span(w.elements + ulong(row) * (inputs * f.bits / 8) + start * f.bits / 8, f, words);
+        for (uint i = 0; i < DECODED; i++) {
+            values[i] = scale * code_of(words, f.bits, i) + bias;
         }
     }
 }

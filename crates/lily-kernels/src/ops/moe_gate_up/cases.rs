@@ -1,0 +1,66 @@
+//! Cases of `moe_gate_up`.
+
+use super::MoeGateUp;
+use crate::check::{Case, CaseBuilder, DECODE_STEPS, Step};
+use crate::op::Rows;
+use crate::ops::expert_gate_up::ExpertGateUp;
+use crate::ops::expert_linear::ExpertLinear;
+use crate::ops::expert_linear::cases::{Routing, choose};
+use crate::ops::group_rows::Groups;
+use crate::ops::linear::cases::FORMATS;
+use crate::ops::linear::{Activations, Linear};
+use crate::ops::swiglu::SwiGlu;
+use crate::tensor::{DType, Format, Tensor};
+
+/// Every routing; the four matrices in formats of their own; the shared expert wider than a chosen one, or narrower.
+pub fn cases() -> Vec<Case> {
+    let routings = [
+        Routing::Random { experts: 8, top_k: 2 },
+        Routing::Random { experts: 20, top_k: 8 },
+        Routing::AllToOne { experts: 5 },
+    ];
+    let mut cases = Vec::new();
+    for (i, step) in DECODE_STEPS.iter().enumerate() {
+        for (j, routing) in routings.into_iter().enumerate() {
+            let formats = [0, 1, 2, 3].map(|k| FORMATS[(4 * (3 * i + j) + k) % FORMATS.len()]);
+            cases.push(case(*step, formats, routing, [(19, 8), (8, 33)][(i + j) % 2]));
+        }
+    }
+    cases
+}
+
+/// Groups that nobody reads.
+pub fn no_groups(b: &mut CaseBuilder, experts: &Tensor, num_experts: usize) -> Groups {
+    let u32s = |t: Tensor| Tensor { dtype: DType::U32, ..t };
+    Groups { offsets: u32s(b.temp(1, num_experts + 1)), order: u32s(b.temp(experts.rows, experts.cols)) }
+}
+
+fn case(step: Step, formats: [Format; 4], routing: Routing, widths: (usize, usize)) -> Case {
+    let cols = 128;
+    let mut b = CaseBuilder::new(step);
+    let (experts, num_experts) = choose(&mut b, routing);
+    let groups = no_groups(&mut b, &experts, num_experts);
+    let x = Activations::Full(b.normal(1, cols));
+    let pairs = b.bucket() * experts.cols;
+    let mut project = |format| ExpertLinear {
+        x,
+        by_pair: false,
+        weight: b.matrix(num_experts, widths.0, cols, format),
+        groups,
+        out: b.temp(pairs, widths.0),
+    };
+    let (gate, up) = (project(formats[0]), project(formats[1]));
+    let out = b.output(pairs, widths.0, DType::F32);
+    let act = SwiGlu { gate: gate.out, up: up.out, out, per_token: experts.cols };
+    let routed = ExpertGateUp { gate, up, act };
+    let mut project = |format| Linear {
+        rows: Rows::Tokens,
+        x,
+        weight: b.matrix(1, widths.1, cols, format),
+        out: b.temp(b.bucket(), widths.1),
+    };
+    let (gate, up) = (project(formats[2]), project(formats[3]));
+    let out = b.output(b.bucket(), widths.1, DType::F32);
+    let act = SwiGlu { gate: gate.out, up: up.out, out, per_token: 1 };
+    b.finish(&format!("{formats:?}, {routing:?}, {widths:?}"), MoeGateUp { experts, routed, gate, up, act }, 1e-5)
+}
