@@ -40,6 +40,13 @@ pub const SWITCHES: &[Switch] = &[
     Switch::metal("fuse-gdn-in", "convolution, gates and recurrence of one token in one dispatch"),
     Switch::metal("fuse-experts", "the shared expert with the chosen ones, which need not be grouped (few rows)"),
     Switch::metal("split-attention", "attention of one token cut along the cache, and gated as the parts are merged"),
+    Switch::metal(
+        "fused-dequant",
+        "weights decoded tile by tile inside a matmul; off: to a bf16 array first (prefill)",
+    ),
+    Switch::metal("gpu-routing", "pairs grouped by expert on the device; off: by the host, in each layer (prefill)"),
+    Switch::metal("gdn-registers", "the recurrent state stays in registers for a whole chunk; off: through memory"),
+    Switch::metal("concurrent", "dispatches that share no written byte may overlap; off: one after the other"),
     Switch::metal("expert-tile", "tiles of 32 rows where experts have many; off: of 16 always"),
     Switch::metal("fixed-blocks", "a cache of 32K positions or more cut into whole blocks"),
     Switch::metal("gqa-pack", "query heads that share a key/value head read it together"),

@@ -21,10 +21,14 @@ fn others() -> &'static [&'static str] {
 }
 
 fn runtime(device: &str, source: &ModelSource, precision: Precision) -> Runtime {
+    runtime_with(device, source, precision, Switches::default())
+}
+
+fn runtime_with(device: &str, source: &ModelSource, precision: Precision, switches: Switches) -> Runtime {
     let backend = devices::open(device, None).unwrap();
-    let precision = if precision == Precision::Fast { backend.fast() } else { precision };
+    let precision = if precision == Precision::Fast { backend.kind().fast() } else { precision };
     let mut checkpoint = Checkpoint::open(source).unwrap();
-    Runtime::load(&mut checkpoint, backend, 2048, precision, Switches::default()).unwrap()
+    Runtime::load(&mut checkpoint, backend, 2048, precision, switches).unwrap()
 }
 
 #[test]
@@ -56,6 +60,27 @@ fn the_demo_model_keeps_every_decided_choice_on_other_devices() {
             println!("{device}, {precision:?}: relative rms {error:.1e}, {} decided choices", decided.len());
             assert!(decided.len() > tokens / 2 && decided.iter().all(|equal| *equal), "{device}, {precision:?}");
             assert!(precision == Precision::Fast || error <= TOLERANCE, "{device}: {error:.2e}");
+        }
+    }
+}
+
+/// Without fused dequantization weights are rounded to bf16; nothing else may differ.
+#[test]
+fn prefill_without_an_optimisation_keeps_the_logits_on_other_devices() {
+    let golden = Golden::open(&root().join("golden/demo/golden_mlx_f32.safetensors"));
+    let tokens = 40;
+    for device in others() {
+        for name in ["fused-dequant", "gpu-routing", "gdn-registers", "concurrent", "expert-tile"] {
+            let switches = Switches::default().without(name).unwrap();
+            let source = ModelSource::Embedded(support::DEMO);
+            let mut runtime = runtime_with(device, &source, Precision::Exact, switches);
+            let vocab = runtime.stepper.model().config.vocab_size;
+            let want = &golden.floats("logits")[..tokens * vocab];
+            let got = harness::logits(&mut runtime, &golden.ids("tokens")[..tokens], 32);
+            let error = relative_rms(&got, want);
+            println!("{device} without {name}: relative rms {error:.1e}");
+            let limit = if name == "fused-dequant" { 2e-2 } else { TOLERANCE };
+            assert!(error <= limit, "{device} without {name}: {error:.2e}");
         }
     }
 }

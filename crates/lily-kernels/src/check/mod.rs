@@ -49,6 +49,7 @@ pub fn cases(kind: OpKind) -> Vec<Case> {
         OpKind::GatedRmsNorm => ops::gated_rms_norm::cases::cases(),
         OpKind::GatedDeltaNorm => ops::gated_delta_norm::cases::cases(),
         OpKind::RouterTopK => ops::router_top_k::cases::cases(),
+        OpKind::ExpandWeights => ops::expand_weights::cases::cases(),
         OpKind::GroupRows => ops::group_rows::cases::cases(),
         OpKind::ExpertLinear => ops::expert_linear::cases::cases(),
         OpKind::SwiGlu => ops::swiglu::cases::cases(),

@@ -19,6 +19,7 @@ use crate::devices::DeviceKind;
 use crate::inputs::StepInputs;
 use crate::mapped::MappedFile;
 use crate::op::Op;
+use crate::ops::group_rows::GroupRows;
 use crate::ops::sample::Sample;
 use crate::ops::sample::simd::{Scratch, choose};
 use crate::plan::{Dispatch, Plan, Program};
@@ -143,8 +144,38 @@ impl MetalBackend {
             self.sample(o, inputs, plan.key.switches);
             return Ok(());
         }
-        let step = Step::new(&self.memory, inputs, plan.key.switches);
-        let prepared: Vec<_> = dispatches.iter().map(|d| (d.stage, lower::lower(&step, &d.op))).collect();
+        let on_host = |d: &Dispatch| plan.is_on_host(&d.op);
+        for part in dispatches.chunk_by(|a, b| !on_host(a) && !on_host(b)) {
+            match part {
+                [Dispatch { op: Op::GroupRows(o), .. }] if on_host(&part[0]) => {
+                    self.group(o, inputs, plan.key.switches)
+                }
+                part => self.run_part(part, inputs, plan.key.switches)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Groups pairs on the host, which waits for the device and lets it wait.
+    fn group(&self, o: &GroupRows, inputs: &StepInputs, switches: Switches) {
+        let step = Step::new(&self.memory, inputs, switches);
+        let mut experts = vec![0u32; step.tokens() * o.groups.top_k()];
+        let place = step.at(&o.experts);
+        place.buffer.read(place.offset, bytemuck::cast_slice_mut(&mut experts));
+        let mut order = Vec::from_iter(0..experts.len() as u32);
+        order.sort_by_key(|pair| experts[*pair as usize]);
+        let below = |expert: usize| order.partition_point(|pair| (experts[*pair as usize] as usize) < expert) as u32;
+        let offsets = Vec::from_iter((0..=o.groups.experts()).map(below));
+        for (t, values) in [(&o.groups.offsets, &offsets), (&o.groups.order, &order)] {
+            let place = step.at(t);
+            place.buffer.write(place.offset, bytemuck::cast_slice(values));
+        }
+    }
+
+    /// Runs some dispatches in one command buffer.
+    fn run_part(&mut self, part: &[Dispatch], inputs: &StepInputs, switches: Switches) -> Result<(), DeviceError> {
+        let step = Step::new(&self.memory, inputs, switches);
+        let prepared: Vec<_> = part.iter().map(|d| (d.stage, lower::lower(&step, &d.op))).collect();
         let mut stages = Vec::new();
         for of_stage in prepared.chunk_by(|a, b| a.0 == b.0) {
             stages

@@ -93,7 +93,10 @@ impl<'a> Step<'a> {
 
     /// Where a matrix lies, or a stack of them.
     pub fn weights(&self, weight: &Matrix) -> Stack<'a> {
-        self.memory.weights.stack(weight)
+        let Some(expanded) = &weight.expanded else {
+            return self.memory.weights.stack(weight);
+        };
+        Stack { places: [self.at(expanded); 3], at: [0; 3], steps: [weight.expert_bytes(); 3] }
     }
 
     /// A sequence's part of a state operand that is read.

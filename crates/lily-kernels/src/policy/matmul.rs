@@ -3,6 +3,7 @@
 use super::{Grid, SIMD};
 use crate::devices::DeviceKind;
 use crate::op::Counts;
+use crate::ops::expand_weights::ExpandWeights;
 use crate::ops::expert_gate_up::ExpertGateUp;
 use crate::ops::expert_linear::ExpertLinear;
 use crate::ops::group_rows::Groups;
@@ -148,6 +149,11 @@ pub fn norm_linears(o: &NormLinears, c: &Counts) -> Grid {
     let rows = c.rows(o.norm.rows);
     let groups = first_groups(o).last().copied().unwrap_or(0);
     Grid::new("norm_linears", [groups, rows.div_ceil(x_rows(rows))], SIMDGROUPS * SIMD)
+}
+
+/// A thread for each span of inputs.
+pub fn expand_weights(o: &ExpandWeights) -> Grid {
+    Grid::new("expand_weights", [o.out.cols.div_ceil(SPAN * 2 * SIMD), o.out.rows], 2 * SIMD)
 }
 
 pub fn linear_add(o: &LinearAdd, c: &Counts) -> Grid {

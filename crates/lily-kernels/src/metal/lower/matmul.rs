@@ -1,12 +1,13 @@
 //! Ops with weights.
 
 use super::sources::{
-    EMBED, EXPERT_GATE_UP, EXPERT_GATE_UP_TILE, EXPERT_LINEAR, EXPERT_LINEAR_TILE, LINEAR, LINEAR_TILE,
+    EMBED, EXPAND_WEIGHTS, EXPERT_GATE_UP, EXPERT_GATE_UP_TILE, EXPERT_LINEAR, EXPERT_LINEAR_TILE, LINEAR, LINEAR_TILE,
 };
 use super::{Arguments, Prepared, type_code};
 use crate::metal::step::Step;
 use crate::metal::weights::Stack;
 use crate::ops::embed::Embed;
+use crate::ops::expand_weights::ExpandWeights;
 use crate::ops::expert_gate_up::ExpertGateUp;
 use crate::ops::expert_linear::ExpertLinear;
 use crate::ops::linear::{Activations, Linear};
@@ -46,6 +47,15 @@ pub fn embed<'a>(step: &Step<'a>, grid: Grid, o: &Embed) -> Prepared<'a> {
     Prepared::new(EMBED, grid, buffers)
         .constants(&[format_code(&o.table, &stack), 1])
         .arguments(Arguments::of(&[o.table.cols]).counts(&stack.at))
+}
+
+pub fn expand_weights<'a>(step: &Step<'a>, grid: Grid, o: &ExpandWeights) -> Prepared<'a> {
+    let stack = step.weights(&o.weight);
+    let mut buffers = stack.places.to_vec();
+    buffers.push(step.at(&o.out));
+    Prepared::new(EXPAND_WEIGHTS, grid, buffers)
+        .constants(&[format_code(&o.weight, &stack), 1])
+        .arguments(Arguments::of(&[o.weight.rows, o.weight.cols]).counts(&stack.at).counts(&stack.steps))
 }
 
 pub fn linear<'a>(step: &Step<'a>, grid: Grid, o: &Linear) -> Prepared<'a> {

@@ -25,6 +25,7 @@ sources! {
     COMBINE_EXPERTS = "combine_experts/combine_experts";
     CONV1D_SILU = "conv1d_silu/conv1d_silu";
     EMBED = "linear/matmul", "embed/embed";
+    EXPAND_WEIGHTS = "linear/matmul", "expand_weights/expand_weights";
     EXPERT_GATE_UP = "linear/matmul", "expert_linear/experts", "expert_gate_up/expert_gate_up";
     EXPERT_GATE_UP_TILE = "linear/matmul", "linear/tile", "expert_linear/experts", "expert_linear/blocks",
         "expert_gate_up/expert_gate_up_tile";
