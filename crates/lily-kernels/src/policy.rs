@@ -6,7 +6,7 @@ mod delta; // the recurrence and what leads to it
 mod matmul; // weights, dense and of experts
 mod rows; // norms, routing, elements
 
-pub use attention::{MERGED_ELEMENTS, shared_heads};
+pub use attention::{MERGED_ELEMENTS, shared_heads, tile_heads};
 pub use matmul::{first_groups, lanes, x_rows};
 
 use crate::op::{Counts, Op};
@@ -47,6 +47,8 @@ pub fn variants(op: &Op, c: &Counts, switches: Switches) -> Vec<Grid> {
         matmul::expert_linear(o, c, switches).to_vec()
     } else if let Op::ExpertGateUp(o) = op {
         matmul::expert_gate_up(o, c, switches).to_vec()
+    } else if let Op::Attention(o) = op {
+        attention::attention(o, c, switches)
     } else {
         vec![grid(op, c, switches)]
     }
@@ -68,7 +70,7 @@ pub fn grid(op: &Op, c: &Counts, switches: Switches) -> Grid {
         Op::Rope(o) => Grid::elements("rope", o.x.cols, c.tokens),
         Op::KvWrite(o) => Grid::elements("kv_write", o.k.cols, c.tokens),
         Op::QkNormRopeWrite(o) => attention::qk_norm_rope_write(o, c),
-        Op::Attention(o) => attention::attention(o, c, switches),
+        Op::Attention(o) => attention::attention(o, c, switches)[0],
         Op::Conv1dSilu(o) => delta::conv1d_silu(o, c),
         Op::GatedDelta(o) => delta::gated_delta(o, switches),
         Op::GatedDeltaNorm(o) => delta::gated_delta_norm(&o.delta, switches),

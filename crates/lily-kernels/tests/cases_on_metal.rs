@@ -87,6 +87,7 @@ const WITH_BARRIERS: [(&str, &[OpKind]); 6] = [
     (include_str!("../src/ops/rms_norm/rms_norm.metal"), &[OpKind::RmsNorm]),
     (include_str!("../src/ops/group_rows/group_rows.metal"), &[OpKind::GroupRows]),
     (include_str!("../src/ops/attention/attention.metal"), &[OpKind::Attention]),
+    (include_str!("../src/ops/attention/attention_tile.metal"), &[OpKind::Attention]),
     (include_str!("../src/ops/gated_delta/gated_delta.metal"), &[OpKind::GatedDelta, OpKind::GatedDeltaNorm]),
 ];
 

@@ -20,6 +20,7 @@ sources! {
     ADD = "add/add";
     ATTENTION = "kv_write/kv", "attention/attention";
     ATTENTION_BLOCKS = "kv_write/kv", "attention_parts/cut", "attention_parts/parts", "attention_parts/attention_blocks";
+    ATTENTION_TILE = "kv_write/kv", "attention/attention_tile";
     ATTENTION_MERGE = "attention_parts/cut", "attention_merge/attention_merge";
     ATTENTION_PARTS = "kv_write/kv", "attention_parts/cut", "attention_parts/parts", "attention_parts/attention_parts";
     COMBINE_EXPERTS = "combine_experts/combine_experts";
