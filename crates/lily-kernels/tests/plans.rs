@@ -100,17 +100,17 @@ fn gdn(r: &mut Recorder, m: &mut Model, x: Tensor) -> Tensor {
 fn moe(r: &mut Recorder, m: &mut Model, residual: Tensor, x: Tensor) -> Tensor {
     let width = 64;
     let logits = r.linear(x, Weight::Sensitive(&m.matrix(1, EXPERTS, HIDDEN)));
+    let shared_gate = r.linear(x, Weight::Sensitive(&m.matrix(1, 1, HIDDEN)));
     let (experts, weights) = r.router_top_k(logits, TOP_K);
     let groups = r.group_rows(experts, EXPERTS);
-    let gate = r.linear(x, Weight::Bulk(&m.matrix(1, width, HIDDEN)));
-    let up = r.linear(x, Weight::Bulk(&m.matrix(1, width, HIDDEN)));
-    let act = r.swiglu(gate, up);
-    let shared = r.linear(act, Weight::Bulk(&m.matrix(1, HIDDEN, width)));
-    let shared_gate = r.linear(x, Weight::Sensitive(&m.matrix(1, 1, HIDDEN)));
     let gate = r.expert_linear(x, Weight::Bulk(&m.matrix(EXPERTS, width, HIDDEN)), groups);
     let up = r.expert_linear(x, Weight::Bulk(&m.matrix(EXPERTS, width, HIDDEN)), groups);
     let act = r.swiglu(gate, up);
+    let gate = r.linear(x, Weight::Bulk(&m.matrix(1, width, HIDDEN)));
+    let up = r.linear(x, Weight::Bulk(&m.matrix(1, width, HIDDEN)));
+    let shared = r.swiglu(gate, up);
     let down = r.expert_linear(act, Weight::Bulk(&m.matrix(EXPERTS, HIDDEN, width)), groups);
+    let shared = r.linear(shared, Weight::Bulk(&m.matrix(1, HIDDEN, width)));
     let sum = r.combine_experts(down, weights);
     let sum = r.shared_expert_add(sum, shared, shared_gate);
     r.add(residual, sum)
@@ -133,7 +133,12 @@ fn forward(phase: Phase, bucket: usize, precision: Precision, switches: Switches
     let last = r.gather_outputs(h);
     let x = r.rms_norm(last, m.constant(1, HIDDEN), EPS);
     r.logits(x, Weight::Bulk(&m.matrix(1, VOCAB, HIDDEN)));
-    (r.finish(&FUSIONS.iter().map(|f| (f.name, 1)).collect::<Vec<_>>()), m)
+    let hits = |name| match name {
+        "fuse-residual" => 2,
+        "fuse-norm-in" => 4,
+        _ => 1,
+    };
+    (r.finish(&FUSIONS.iter().map(|f| (f.name, hits(f.name))).collect::<Vec<_>>()), m)
 }
 
 fn key(program: Program, phase: Phase, bucket: usize, precision: Precision, switches: Switches) -> PlanKey {

@@ -68,10 +68,20 @@ pub fn session(runtime: &mut Runtime, tokens: usize) -> Session {
 
 /// Logits of all tokens, `[T, V]`, computed in chunks of `chunk` (1 = decode steps).
 pub fn logits(runtime: &mut Runtime, tokens: &[u32], chunk: usize) -> Vec<f32> {
-    let mut session = session(runtime, tokens.len());
+    logits_in(runtime, tokens.chunks(chunk))
+}
+
+/// The same of a prompt of `prompt` tokens in one chunk, and one decode step for each token behind it.
+pub fn prompt_and_steps(runtime: &mut Runtime, tokens: &[u32], prompt: usize) -> Vec<f32> {
+    let (prompt, steps) = tokens.split_at(prompt);
+    logits_in(runtime, std::iter::once(prompt).chain(steps.chunks(1)))
+}
+
+fn logits_in<'a>(runtime: &mut Runtime, chunks: impl Iterator<Item = &'a [u32]> + Clone) -> Vec<f32> {
+    let mut session = session(runtime, chunks.clone().map(<[u32]>::len).sum());
     let stepper = &mut runtime.stepper;
     let mut out = Vec::new();
-    for chunk in tokens.chunks(chunk) {
+    for chunk in chunks {
         if let [token] = chunk {
             stepper.decode(&mut [&mut session], &[*token], false).unwrap();
         } else {

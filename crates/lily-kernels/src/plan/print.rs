@@ -2,8 +2,10 @@
 
 use std::fmt::Write as _;
 
-use super::{Plan, Program};
-use crate::op::{Cost, Counts, OpKind};
+use super::{FUSIONS, Plan, Program};
+use crate::devices::DeviceKind;
+use crate::op::{Cost, Counts, Op, OpKind};
+use crate::policy::{self, Grid};
 
 fn row(out: &mut String, name: &str, count: usize, cost: Cost) {
     let moved = (cost.read + cost.written) as f64;
@@ -13,6 +15,16 @@ fn row(out: &mut String, name: &str, count: usize, cost: Cost) {
         "{name:<20} {count:>6} {:>16} {:>14} {:>18} {intensity:>9.2}",
         cost.read, cost.written, cost.flops
     );
+}
+
+/// The fewest threadgroups among the dispatches that move more than 1 MiB: with few, most of a GPU's cores look on.
+fn least_groups<'a>(plan: &'a Plan, counts: &Counts) -> Option<(usize, &'a Op)> {
+    let large = plan.dispatches.iter().map(|d| &d.op).filter(|op| {
+        let cost = op.contract().cost(counts);
+        cost.read + cost.written > 1 << 20
+    });
+    let groups = |op| policy::grid(op, counts, plan.key.switches).groups.iter().product();
+    large.map(|op| (groups(op), op)).min_by_key(|(groups, _)| *groups)
 }
 
 /// Totals by op kind, and with `dispatches` each dispatch with its stage.
@@ -38,8 +50,15 @@ pub fn report(plan: &Plan, counts: &Counts, dispatches: bool) -> String {
         let _ = writeln!(out, "command buffers: {}", plan.command_buffers());
     }
     let _ = writeln!(out, "arena bytes: {}", plan.arena_bytes);
-    for (name, hits) in &plan.fusions {
-        let _ = writeln!(out, "{name}: {hits} hits");
+    for (fusion, (name, hits)) in FUSIONS.iter().zip(&plan.fusions) {
+        if fusion.applies(key) {
+            let _ = writeln!(out, "{name}: {hits} hits");
+        }
+    }
+    if key.device == DeviceKind::Metal
+        && let Some((groups, op)) = least_groups(plan, counts)
+    {
+        let _ = writeln!(out, "threadgroups of a dispatch over 1 MiB: {groups} at least ({})", op.kind().name());
     }
     let _ = writeln!(
         out,
@@ -60,7 +79,12 @@ pub fn report(plan: &Plan, counts: &Counts, dispatches: bool) -> String {
         for d in &plan.dispatches {
             let cost = d.op.contract().cost(counts);
             let name = d.op.kind().name();
-            let _ = writeln!(out, "{:>5}  {:<20} {name:<20} {:>14} B", d.stage, d.scope, cost.read + cost.written);
+            let _ = write!(out, "{:>5}  {:<20} {name:<20} {:>14} B", d.stage, d.scope, cost.read + cost.written);
+            if key.device == DeviceKind::Metal {
+                let Grid { kernel, groups: [x, y], threads } = policy::grid(&d.op, counts, key.switches);
+                let _ = write!(out, "  {kernel} {x}×{y} threadgroups of {threads}");
+            }
+            out.push('\n');
         }
     }
     out

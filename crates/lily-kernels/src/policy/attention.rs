@@ -63,7 +63,9 @@ pub fn attention(o: &Attention, c: &Counts, switches: Switches) -> Vec<Grid> {
 
 pub fn attention_parts(o: &AttentionParts, c: &Counts, switches: Switches) -> Grid {
     let heads = (o.attention.layer.head_dim, o.attention.q_heads() / o.attention.layer.heads);
-    let blocks = c.tokens == 1 && c.longest >= o.cut.blocks_from && heads == BLOCK_HEADS;
+    // Its lanes read neighbouring bytes, and cannot do otherwise.
+    let coalesced = switches.is_on("kv-coalesced", DeviceKind::Metal);
+    let blocks = c.tokens == 1 && c.longest >= o.cut.blocks_from && heads == BLOCK_HEADS && coalesced;
     let kernel = if blocks { "attention_blocks" } else { "attention_parts" };
     let packs = o.attention.q_heads() / shared_heads(&o.attention, switches);
     Grid::new(kernel, [packs, o.row_spans(c) * c.tokens], SIMDGROUPS * SIMD)

@@ -79,7 +79,9 @@ impl Contract for LinearAdd {
             Some(scale) => vec![&mut scale.x, &mut scale.squares],
             None => self.linear.x.tensors(),
         };
-        all.extend(self.add.tensors());
+        // Not the projection: it is nowhere.
+        let Add { a, b, out } = &mut self.add;
+        all.extend([if *a == self.linear.out { b } else { a }, out]);
         all
     }
     fn check(&self) {
