@@ -120,7 +120,7 @@ numbers! {
     /// What a barrier orders.
     MTLBarrierScope(usize) { Buffers = 1 }
     /// Versions of the language.
-    MTLLanguageVersion(usize) { Version3_1 = (3 << 16) + 1 }
+    MTLLanguageVersion(usize) { Version3_1 = (3 << 16) + 1, Version4_0 = 4 << 16 }
     /// How freely floats are computed.
     MTLMathMode(isize) { Safe = 0 }
     /// Types of function constants.

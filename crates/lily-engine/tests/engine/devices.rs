@@ -65,27 +65,6 @@ fn the_demo_model_keeps_every_decided_choice_on_other_devices() {
     }
 }
 
-/// Without fused dequantization weights are rounded to bf16; nothing else may differ.
-#[test]
-fn prefill_without_an_optimisation_keeps_the_logits_on_other_devices() {
-    let golden = Golden::open(&root().join("golden/demo/golden_mlx_f32.safetensors"));
-    let tokens = 40;
-    for device in others() {
-        for name in ["fused-dequant", "gpu-routing", "gdn-registers", "concurrent", "expert-tile"] {
-            let switches = Switches::default().without(name).unwrap();
-            let source = ModelSource::Embedded(support::DEMO);
-            let mut runtime = runtime_with(device, &source, Precision::Exact, switches);
-            let vocab = runtime.stepper.model().config.vocab_size;
-            let want = &golden.floats("logits")[..tokens * vocab];
-            let got = harness::logits(&mut runtime, &golden.ids("tokens")[..tokens], 32);
-            let error = relative_rms(&got, want);
-            println!("{device} without {name}: relative rms {error:.1e}");
-            let limit = if name == "fused-dequant" { 2e-2 } else { TOLERANCE };
-            assert!(error <= limit, "{device} without {name}: {error:.2e}");
-        }
-    }
-}
-
 #[test]
 fn greedy_text_is_the_goldens_on_other_devices() {
     let json = std::fs::read_to_string(root().join("golden/demo/greedy_mlx_f32.json")).unwrap();
@@ -119,7 +98,9 @@ fn logits_agree_with_any_switch_off_on_other_devices() {
         for switch in SWITCHES.iter().filter(|s| s.is_of(kind)) {
             let error = relative_rms(&logits(Switches::default().without(switch.name).unwrap()), &want);
             println!("{device}, without {}: relative rms {error:.1e}", switch.name);
-            assert!(error <= TOLERANCE, "{device}, without {}: {error:.2e}", switch.name);
+            // What is expanded first is rounded to bf16.
+            let limit = if switch.name == "fused-dequant" { 2e-2 } else { TOLERANCE };
+            assert!(error <= limit, "{device}, without {}: {error:.2e}", switch.name);
         }
     }
 }

@@ -13,6 +13,10 @@ type Object<P> = Retained<ProtocolObject<P>>;
 /// What every kernel file begins with.
 const PRELUDE: &str = include_str!("prelude.metal");
 
+/// What comes before it where tensor operations are used.
+const TENSOR_INCLUDES: &str = "#include <metal_stdlib>\n#include <metal_tensor>\n\
+    #include <MetalPerformancePrimitives/MetalPerformancePrimitives.h>\n";
+
 /// The text of a library: files after the prelude, without includes of their own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Source(
@@ -21,9 +25,25 @@ pub struct Source(
 );
 
 impl Source {
+    /// Whether it uses tensor operations, which Metal has from language 4.0 on.
+    pub fn has_tensors(self) -> bool {
+        self.0.iter().any(|(_, text)| text.contains("tensor_ops"))
+    }
+
+    /// The oldest language that has all of it.
+    fn language(self) -> MTLLanguageVersion {
+        if self.has_tensors() { MTLLanguageVersion::Version4_0 } else { MTLLanguageVersion::Version3_1 }
+    }
+
     /// The whole text.
     pub fn text(self) -> String {
-        let files = [("metal/prelude.metal", PRELUDE)].into_iter().chain(self.0.iter().copied());
+        let includes = if self.has_tensors() { [("metal/tensor.metal", TENSOR_INCLUDES)].as_slice() } else { &[] };
+        let files = includes
+            .iter()
+            .copied()
+            .chain([("metal/prelude.metal", PRELUDE)])
+            .into_iter()
+            .chain(self.0.iter().copied());
         files.map(|(name, text)| format!("#line 1 \"{name}\"\n{text}\n")).collect()
     }
 }
@@ -157,7 +177,7 @@ impl Gpu {
         let refused = |e: Retained<NSError>| failed(format!("{}: {}", launch.kernel, e.localizedDescription()));
         if !self.libraries.contains_key(&launch.source) {
             let options = MTLCompileOptions::new();
-            options.setLanguageVersion(MTLLanguageVersion::Version3_1);
+            options.setLanguageVersion(launch.source.language());
             options.setMathMode(MTLMathMode::Safe);
             let text = NSString::from_str(&launch.source.text());
             let library = self.device.newLibraryWithSource_options_error(&text, Some(&options)).map_err(refused)?;

@@ -27,6 +27,9 @@ const X_ROWS: usize = 4;
 const TILE_OUTPUTS: usize = 64;
 const TILE_SIMDGROUPS: usize = 4;
 
+/// Rows of a tile of tensor operations (`TENSOR_ROWS` in `linear_tensor.metal`).
+const TENSOR_ROWS: usize = 32;
+
 /// How a matmul takes its rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Body {
@@ -91,10 +94,12 @@ fn dense(body: Body, rows: usize, o: &Linear) -> Grid {
 }
 
 /// The policy's grid first, then the other legal ones.
-pub fn linear(o: &Linear, c: &Counts) -> [Grid; 3] {
+/// The tensor operations are never the policy's choice: they want language 4.0, and a probe that finds them fast.
+pub fn linear(o: &Linear, c: &Counts) -> [Grid; 4] {
     let rows = c.rows(o.rows);
     let best = DENSE.iter().find(|(from, _)| rows >= *from).map_or(Body::Rows, |(_, body)| *body);
-    best_first(best, |body| dense(body, rows, o))
+    let [chosen, second, third] = best_first(best, |body| dense(body, rows, o));
+    [chosen, second, third, tiles("linear_tensor", o.weight.rows, rows.div_ceil(TENSOR_ROWS))]
 }
 
 fn best_first(best: Body, grid: impl Fn(Body) -> Grid) -> [Grid; 3] {

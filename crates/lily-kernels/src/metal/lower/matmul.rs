@@ -1,7 +1,8 @@
 //! Ops with weights.
 
 use super::sources::{
-    EMBED, EXPAND_WEIGHTS, EXPERT_GATE_UP, EXPERT_GATE_UP_TILE, EXPERT_LINEAR, EXPERT_LINEAR_TILE, LINEAR, LINEAR_TILE,
+    EMBED, EXPAND_WEIGHTS, EXPERT_GATE_UP, EXPERT_GATE_UP_TILE, EXPERT_LINEAR, EXPERT_LINEAR_TILE, LINEAR,
+    LINEAR_TENSOR, LINEAR_TILE,
 };
 use super::{Arguments, Prepared, type_code};
 use crate::metal::step::Step;
@@ -66,7 +67,8 @@ pub fn linear<'a>(step: &Step<'a>, grid: Grid, o: &Linear) -> Prepared<'a> {
     let (outputs, inputs, rows) = (o.weight.rows, o.weight.cols, step.inputs.rows(o.rows));
     let format = format_code(&o.weight, &stack);
     if grid.kernel != "linear_rows" {
-        return Prepared::new(LINEAR_TILE, grid, buffers)
+        let source = if grid.kernel == "linear_tensor" { LINEAR_TENSOR } else { LINEAR_TILE };
+        return Prepared::new(source, grid, buffers)
             .constants(&[format, 1])
             .arguments(Arguments::of(&[outputs, inputs, rows]).counts(&stack.at));
     }

@@ -43,6 +43,7 @@ sources! {
     L2_NORM = "l2_norm/l2_norm";
     LINEAR = "linear/matmul", "linear/linear";
     LINEAR_ADD = "linear/matmul", "linear_add/linear_add";
+    LINEAR_TENSOR = "linear/matmul", "linear/tile", "linear/linear_tensor";
     LINEAR_TILE = "linear/matmul", "linear/tile", "linear/linear_tile";
     MOE_DOWN = "linear/matmul", "moe_down/moe_down";
     MOE_GATE_UP = "linear/matmul", "moe_gate_up/moe_gate_up";

@@ -162,7 +162,6 @@ kernel void attention_tile(
     threadgroup float* diagonal = diagonals + simdgroup * DIAGONAL;
     diagonal[lane] = 0.0f;
     diagonal[lane + 32] = 0.0f;
-    simdgroup_barrier(mem_flags::mem_threadgroup);
 
     simdgroup_float8x8 sums[DIM / 8];
     for (uint i = 0; i < DIM / 8; i++) {

@@ -52,8 +52,8 @@ kernel void expert_gate_up_tile(
     clear<TILE>(ups);
     for (uint k = 0; k < args.inputs; k += TILE_INPUTS) {
         load_inputs<TILE>(row, place < block.pairs, args.inputs, k, tid, left);
-        load_weights(gate_weights, format(), args.outputs, args.inputs, first, k, tid, right);
-        load_weights(up_weights, format_of(UP_WEIGHT), args.outputs, args.inputs, first, k, tid, up_right);
+        load_weights<TILE_STRIDE>(gate_weights, format(), args.outputs, args.inputs, first, k, tid, right);
+        load_weights<TILE_STRIDE>(up_weights, format_of(UP_WEIGHT), args.outputs, args.inputs, first, k, tid, up_right);
         threadgroup_barrier(mem_flags::mem_threadgroup);
         multiply<TILE>(left, right, simdgroup, gates);
         multiply<TILE>(left, up_right, simdgroup, ups);

@@ -66,17 +66,18 @@ inline void load_half_span(device const uchar* from, Format f, thread uint* word
 }
 
 // The same of 64 outputs' weights.
-inline void load_weights(Weights w, Format f, uint outputs, uint inputs, uint first, uint k, uint tid, threadgroup float* to) {
+template <uint STRIDE, class T>
+inline void load_weights(Weights w, Format f, uint outputs, uint inputs, uint first, uint k, uint tid, threadgroup T* to) {
     const uint row = first + tid / 2;
     const uint start = k + tid % 2 * DECODED;
-    threadgroup float* values = to + tid / 2 * TILE_STRIDE + tid % 2 * DECODED;
+    threadgroup T* values = to + tid / 2 * STRIDE + tid % 2 * DECODED;
     if (row >= outputs || start >= inputs) {
         for (uint i = 0; i < DECODED; i++) {
-            values[i] = 0.0f;
+            values[i] = static_cast<T>(0.0f);
         }
     } else if (f.dense != 0) {
         for (uint i = 0; i < DECODED; i++) {
-            values[i] = start + i < inputs ? float_at(w.elements, f.type, row * inputs + start + i) : 0.0f;
+            values[i] = static_cast<T>(start + i < inputs ? float_at(w.elements, f.type, row * inputs + start + i) : 0.0f);
         }
     } else {
         const uint at = row * (inputs / f.group) + start / f.group;
@@ -85,7 +86,7 @@ inline void load_weights(Weights w, Format f, uint outputs, uint inputs, uint fi
         uint words[DECODED * MOST_BITS / 32];
         load_half_span(w.elements + ulong(row) * (inputs * f.bits / 8) + start * f.bits / 8, f, words);
         for (uint i = 0; i < DECODED; i++) {
-            values[i] = scale * code_of(words, f.bits, i) + bias;
+            values[i] = static_cast<T>(scale * code_of(words, f.bits, i) + bias);
         }
     }
 }
@@ -123,7 +124,7 @@ inline void tile_products(
     clear<TILE>(sums);
     for (uint k = 0; k < inputs; k += TILE_INPUTS) {
         load_inputs<TILE>(row, is_row, inputs, k, tid, left);
-        load_weights(w, format(), outputs, inputs, first, k, tid, right);
+        load_weights<TILE_STRIDE>(w, format(), outputs, inputs, first, k, tid, right);
         threadgroup_barrier(mem_flags::mem_threadgroup);
         multiply<TILE>(left, right, simdgroup, sums);
         // The next step, or the products, overwrite what this one reads.
