@@ -4,6 +4,7 @@
 #![allow(clippy::print_stdout, reason = "a task talks to a person")]
 
 mod golden;
+mod metal_proof;
 mod report;
 mod setup;
 mod shell;
@@ -21,6 +22,8 @@ cargo xtask TASK
   test [STEP...]    every check of the project, or only the steps named; ends with a table and a one-line summary
   tidy [--list]     the rules that the compiler does not know; --list prints them
   golden [--write]  each golden is listed with its origin and its hash; --write renews the hashes
+  metal-proof [N]   all that shows Metal kernels and host right without a Mac, every case in N orders of threads (3);
+                    ends with a table of counts
   setup             installs the outside tools that `test` uses when they are there (cargo-deny)
 ";
 
@@ -49,6 +52,8 @@ fn run(words: &[&str]) -> Result<bool> {
         }
         ["golden"] => golden::report(&root),
         ["golden", "--write"] => golden::write(&root),
+        ["metal-proof"] => metal_proof::run(&root, metal_proof::ORDERS),
+        ["metal-proof", orders] => metal_proof::run(&root, metal_proof::parse(orders)?),
         ["setup"] => setup::install(&root),
         [] | ["help" | "--help" | "-h"] => {
             print!("{HELP}");

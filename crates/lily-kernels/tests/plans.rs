@@ -1,6 +1,9 @@
 //! Whole recorded steps on the reference: one attention layer, one GDN layer and one MoE block with random weights.
 //! Every dispatch touches the bytes that its contract declares; fused and unfused, whole and chunked steps agree.
 
+#[cfg(all(feature = "software-metal", not(target_vendor = "apple")))]
+mod counting;
+
 use lily_kernels::backend::BufferId;
 use lily_kernels::check::random::Random;
 use lily_kernels::devices::DeviceKind;
@@ -300,12 +303,13 @@ fn chunks_give_what_the_whole_prompt_gives() {
 /// The same steps on the Metal device, every access of every kernel looked at, and what touches the same bytes without a
 /// barrier between.
 #[cfg(all(feature = "software-metal", not(target_vendor = "apple")))]
-#[allow(clippy::unwrap_used, reason = "all of this is test code")]
+#[allow(clippy::unwrap_used, clippy::print_stdout, reason = "all of this is test code")]
 mod metal {
     use std::sync::Arc;
 
-    use lily_kernels::backend::{Backend, DeviceError};
+    use lily_kernels::backend::{Backend, DeviceError, Observer};
     use lily_kernels::metal::MetalBackend;
+    use lily_kernels::op::Op;
 
     use super::*;
 
@@ -376,6 +380,47 @@ mod metal {
             };
             let error = steps(merge, Switches::default()).err().map(|e| e.to_string()).unwrap_or_default();
             assert!(error.contains("no barrier between"), "stages {} and {stage}: {error}", stage - 1);
+        }
+        println!("PROOF stages of a step merged with the next: {0}, {0} reported", plan.stages - 1);
+    }
+
+    /// Distinct bytes of each dispatch of a step, read and written.
+    #[derive(Default)]
+    struct Touched(Vec<(usize, usize)>);
+
+    impl Observer for Touched {
+        fn after(&mut self, _: usize, op: &Op, _: &dyn Fn(&Tensor, usize) -> Vec<f32>) {
+            let launches = software_metal::take_counts();
+            self.0.push(counting::distinct_bytes(&launches, op).unwrap());
+        }
+    }
+
+    /// A chunk of five tokens, then a decode step: the bytes of the plan, dispatch by dispatch and in sum.
+    #[test]
+    fn a_steps_bytes_are_those_of_its_plan() {
+        for switches in [Switches::default(), unfused()] {
+            let (prefill, model) = forward(Phase::Prefill, 8, Precision::Half, switches);
+            let (decode, same_model) = forward(Phase::Decode, 1, Precision::Half, switches);
+            let mut device = device(same_model);
+            let mut mem = memory(model, Precision::Half);
+            for (plan, inputs) in [(prefill, chunk(&[7, 7, 3, 41, 0], 0, 0)), (decode, chunk(&[9], 5, 1))] {
+                let touches = run_plan(&plan, &mut mem, &inputs);
+                let executable = device.compile(Arc::new(plan)).unwrap();
+                let mut touched = Touched::default();
+                software_metal::count(true);
+                device.observe(executable, &inputs, &mut touched).unwrap();
+                software_metal::count(false);
+                assert_eq!(touched.0.len(), touches.len());
+                let mut sums = [0; 4];
+                for (touch, (read, written)) in touches.iter().zip(touched.0) {
+                    let declared = &touch.declared;
+                    assert_eq!((read, written), (declared.read, declared.written), "{} {:?}", touch.scope, touch.op);
+                    let all = [declared.read, read, declared.written, written];
+                    sums.iter_mut().zip(all).for_each(|(sum, bytes)| *sum += bytes);
+                }
+                println!("{} tokens: {} bytes read, {} written", inputs.tokens.len(), sums[1], sums[3]);
+                assert_eq!((sums[0], sums[2]), (sums[1], sums[3]));
+            }
         }
     }
 }

@@ -4,7 +4,9 @@
 // accesses outside the bound buffers, threadgroup memory read before it is written. This file is compiled without.
 #include "kernel.h"
 #include "machine.h"
+#include "counting.h"
 #include <sys/mman.h>
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -129,6 +131,7 @@ struct Machine {
 };
 
 Machine machine;
+Counting counting;
 Fiber fibers[THREADS];
 Simdgroup simdgroups[THREADS / SIMD];
 char* stacks;
@@ -155,6 +158,7 @@ std::string address(const void* code) {
     return text;
 }
 
+// Where bindings of one buffer overlap, the one that begins last before the byte.
 Region* region_of(const char* at) {
     for (auto& region : machine.regions)
         if (at >= region.first && at < region.first + region.bytes) return &region;
@@ -199,7 +203,13 @@ bool races(Cell& cell, const Moment& now, bool write, bool atomic, Space space, 
     return race;
 }
 
-void access(const void* pointer, std::size_t bytes, bool write, bool atomic, const void* code, int line) {
+void to_scheduler() {
+    machine.counts.switches++;
+    lily_switch(&machine.running->stack_pointer, machine.scheduler);
+}
+
+// `alignment` is what the code relies on.
+void access(const void* pointer, std::size_t bytes, bool write, bool atomic, const void* code, int line, std::size_t alignment) {
     Fiber* me = machine.running;
     if (!me || !machine.launch->check) return;
     const char* at = static_cast<const char*>(pointer);
@@ -213,14 +223,24 @@ void access(const void* pointer, std::size_t bytes, bool write, bool atomic, con
     if (!region) {
         if (!write && at >= __ehdr_start && at < _end) return;
         problem("out of bounds", line, std::string(verb) + " outside of every buffer, at " + address(code), true);
-        return;
+        to_scheduler();  // and never back
     }
     const std::size_t first = static_cast<std::size_t>(at - region->first);
     if (first + bytes > region->bytes) {
         problem("out of bounds", line, std::string(verb) + " past the end of " + region->name() + ", at " + address(code), true);
-        return;
+        to_scheduler();
+    }
+    if (counting.on && region->space == Space::device) {
+        // Lines lie where the memory lies; copied bytes may lie anywhere.
+        const std::size_t place = region->writable ? reinterpret_cast<std::size_t>(at) : first;
+        counting.access(me->simdgroup(), me->lane(), code, line, region->index, write, place, bytes);
+        if (atomic) counting.access(me->simdgroup(), me->lane(), code, line, region->index, false, place, bytes);
     }
     if (write && !region->writable) problem("write to constant memory", line, region->name() + ", at " + address(code));
+    if (reinterpret_cast<std::size_t>(at) % alignment != 0) {
+        problem("misaligned access", line, std::string(verb) + " of " + std::to_string(bytes) + " bytes of " + region->name() + ", at " + address(code), true);
+        to_scheduler();
+    }
     const bool shared = region->space == Space::memory;
     const Moment now{me->index + 1, machine.group_number, shared ? me->memory_epoch : me->device_epoch, me->simd_epoch};
     bool race = false, unwritten = false;
@@ -234,11 +254,6 @@ void access(const void* pointer, std::size_t bytes, bool write, bool atomic, con
     }
     if (unwritten) problem("uninitialised read", line, region->name() + ", at " + address(code));
     if (race) problem("race", line, region->name() + ": " + verb + " at " + address(code) + (other ? " against " + address(other) : ""));
-}
-
-void to_scheduler() {
-    machine.counts.switches++;
-    lily_switch(&machine.running->stack_pointer, machine.scheduler);
 }
 
 [[noreturn]] void enter() {
@@ -278,6 +293,7 @@ bool meet(uint number) {
     }
     if (group.arrived != group.size)
         problem("partial simd operation", first->line, std::to_string(group.arrived) + " of " + std::to_string(group.size) + " lanes take part");
+    counting.met(number);
     group.taking_part = bits;
     group.arrived = 0;
     for (uint lane = 0; lane < group.size; lane++)
@@ -299,6 +315,7 @@ bool pass_barrier() {
     }
     if (machine.alive != machine.threads) problem("barrier after exit", first->line, "some threads have returned before this barrier");
     machine.waiting = 0;
+    counting.all_met();
     return true;
 }
 
@@ -337,7 +354,9 @@ void clear_memory() {
     memset(memory, 0xff, sizeof memory);
     machine.slots.clear();
     machine.memory_used = 0;
-    for (auto& page : machine.regions[0].pages) page.reset();
+    for (auto& region : machine.regions)
+        if (region.space == Space::memory)
+            for (auto& page : region.pages) page.reset();
     for (std::size_t i = 0; i < machine.launch->memory_count; i++) {
         const LilyBytes& asked = machine.launch->memories[i];
         memories[asked.index] = memory + machine.memory_used;
@@ -361,6 +380,7 @@ void bind(const LilyLaunch& launch) {
         buffers[binding.index] = binding.at;
         add_region(binding.at, binding.bytes, Space::device, binding.writable != 0, binding.index);
     }
+    std::stable_sort(machine.regions.begin(), machine.regions.end(), [](const Region& a, const Region& b) { return a.first > b.first; });
     for (Constant* c = Constant::first; c; c = c->next) {
         c->set = false;
         for (std::size_t i = 0; i < launch.constant_count; i++)
@@ -399,7 +419,7 @@ void* machine_threadgroup_memory(int slot, std::size_t bytes) {
 }
 
 void machine_atomic(const void* at, int bytes, Atomic how, int line) {
-    access(at, static_cast<std::size_t>(bytes), how != Atomic::load, how == Atomic::update, __builtin_return_address(0), line);
+    access(at, static_cast<std::size_t>(bytes), how != Atomic::load, how == Atomic::update, __builtin_return_address(0), line, static_cast<std::size_t>(bytes));
     // Now and then another thread comes first.
     if (machine.launch->seed && machine.running && next_random() % 8 == 0) to_scheduler();
 }
@@ -480,7 +500,7 @@ extern "C" int lily_constants(int* indices, std::size_t* bytes, int room) {
     return count;
 }
 
-extern "C" LilyCounts lily_launch(const LilyLaunch* launch, void* to, LilyProblem report, LilyTouched touched) {
+extern "C" LilyCounts lily_launch(const LilyLaunch* launch, void* to, LilyProblem report, LilyTouched touched, LilyMoved moved) {
     machine.launch = launch;
     machine.report_to = to;
     machine.report = report;
@@ -495,6 +515,7 @@ extern "C" LilyCounts lily_launch(const LilyLaunch* launch, void* to, LilyProble
         stacks = static_cast<char*>(mapped);
     }
     bind(*launch);
+    counting.begin(launch->check && launch->count, machine.simdgroups);
     machine.place = Place{buffers, memories};
     machine.group_number = 0;
     for (uint z = 0; z < launch->groups[2]; z++)
@@ -504,6 +525,7 @@ extern "C" LilyCounts lily_launch(const LilyLaunch* launch, void* to, LilyProble
                 machine.group_number++;
                 clear_memory();
                 run_group();
+                counting.all_met();
             }
     machine.running = nullptr;
     for (auto& region : machine.regions) {
@@ -515,6 +537,7 @@ extern "C" LilyCounts lily_launch(const LilyLaunch* launch, void* to, LilyProble
             touched(to, region.index, page * PAGE, bits, min(PAGE, region.bytes - page * PAGE));
         }
     }
+    counting.tell(to, moved);
     return machine.counts;
 }
 
@@ -522,29 +545,29 @@ extern "C" LilyCounts lily_launch(const LilyLaunch* launch, void* to, LilyProble
 
 #define HERE __builtin_return_address(0)
 #define ACCESS(BYTES)                                                                           \
-    void __tsan_read##BYTES(void* at) { access(at, BYTES, false, false, HERE, 0); }             \
-    void __tsan_write##BYTES(void* at) { access(at, BYTES, true, false, HERE, 0); }             \
-    void __tsan_unaligned_read##BYTES(void* at) { access(at, BYTES, false, false, HERE, 0); }   \
-    void __tsan_unaligned_write##BYTES(void* at) { access(at, BYTES, true, false, HERE, 0); }
+    void __tsan_read##BYTES(void* at) { access(at, BYTES, false, false, HERE, 0, BYTES); }             \
+    void __tsan_write##BYTES(void* at) { access(at, BYTES, true, false, HERE, 0, BYTES); }             \
+    void __tsan_unaligned_read##BYTES(void* at) { access(at, BYTES, false, false, HERE, 0, 1); }   \
+    void __tsan_unaligned_write##BYTES(void* at) { access(at, BYTES, true, false, HERE, 0, 1); }
 extern "C" {
 void __tsan_init() {}
 void __tsan_func_entry(void*) {}
 void __tsan_func_exit() {}
 ACCESS(1) ACCESS(2) ACCESS(4) ACCESS(8) ACCESS(16)
-void __tsan_read_range(void* at, std::size_t bytes) { access(at, bytes, false, false, HERE, 0); }
-void __tsan_write_range(void* at, std::size_t bytes) { access(at, bytes, true, false, HERE, 0); }
+void __tsan_read_range(void* at, std::size_t bytes) { access(at, bytes, false, false, HERE, 0, 1); }
+void __tsan_write_range(void* at, std::size_t bytes) { access(at, bytes, true, false, HERE, 0, 1); }
 void* __tsan_memcpy(void* to, const void* from, std::size_t bytes) {
-    access(from, bytes, false, false, HERE, 0);
-    access(to, bytes, true, false, HERE, 0);
+    access(from, bytes, false, false, HERE, 0, 1);
+    access(to, bytes, true, false, HERE, 0, 1);
     return memcpy(to, from, bytes);
 }
 void* __tsan_memmove(void* to, const void* from, std::size_t bytes) {
-    access(from, bytes, false, false, HERE, 0);
-    access(to, bytes, true, false, HERE, 0);
+    access(from, bytes, false, false, HERE, 0, 1);
+    access(to, bytes, true, false, HERE, 0, 1);
     return memmove(to, from, bytes);
 }
 void* __tsan_memset(void* to, int value, std::size_t bytes) {
-    access(to, bytes, true, false, HERE, 0);
+    access(to, bytes, true, false, HERE, 0, 1);
     return memset(to, value, bytes);
 }
 }

@@ -46,6 +46,18 @@ MSL_BFLOAT(+) MSL_BFLOAT(-) MSL_BFLOAT(*) MSL_BFLOAT(/)
 
 template <class T, int N> struct vec;
 
+// A vector that fills a word is copied as one: a thread's load of it is one load.
+template <std::size_t Bytes> struct Word { typedef void type; };
+template <> struct Word<2> { typedef uint16_t type; };
+template <> struct Word<4> { typedef uint32_t type; };
+template <> struct Word<8> { typedef uint64_t type; };
+template <> struct Word<16> { typedef unsigned __int128 type; };
+template <class T, int N> MSL_INLINE void copy_lanes(T (&to)[N], const T (&from)[N]) {
+    typedef typename Word<sizeof(T[N])>::type W;
+    if constexpr (std::is_void_v<W>) for (int i = 0; i < N; i++) to[i] = from[i];
+    else *reinterpret_cast<W*>(to) = *reinterpret_cast<const W*>(from);
+}
+
 // Some lanes of a vector, as one writes `v.xy`; shares the vector's storage.
 template <class T, int N, int... I> struct lanes_of {
     T lane[N];
@@ -61,8 +73,8 @@ template <class T, int N, int... I> struct lanes_of {
 #define MSL_VECTOR(N)                                                              \
     vec() = default;                                                               \
     MSL_INLINE vec(T all) { for (int i = 0; i < N; i++) lane[i] = all; }           \
-    MSL_INLINE vec(const vec& o) { for (int i = 0; i < N; i++) lane[i] = o.lane[i]; } \
-    MSL_INLINE vec& operator=(const vec& o) { for (int i = 0; i < N; i++) lane[i] = o.lane[i]; return *this; } \
+    MSL_INLINE vec(const vec& o) { copy_lanes(lane, o.lane); }                     \
+    MSL_INLINE vec& operator=(const vec& o) { copy_lanes(lane, o.lane); return *this; } \
     template <class U> MSL_INLINE explicit vec(const vec<U, N>& o) { for (int i = 0; i < N; i++) lane[i] = static_cast<T>(o.lane[i]); } \
     MSL_INLINE T& operator[](int i) { return lane[i]; }                            \
     MSL_INLINE const T& operator[](int i) const { return lane[i]; }

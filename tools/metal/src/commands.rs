@@ -3,8 +3,10 @@
 
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::counts::{self, BindingCounts, DispatchCounts, Sink};
 use crate::library::{Binding, Launch, Library, Parameters, Report};
 use crate::mode::{Mode, left_out, mode};
 
@@ -12,6 +14,11 @@ use crate::mode::{Mode, left_out, mode};
 pub struct Memory {
     start: NonNull<u8>,
     layout: std::alloc::Layout,
+    /// What the host calls it.
+    pub label: Mutex<Option<String>>,
+    /// The host has given it back. Metal keeps what a command buffer uses; a host that gives it back before is told, for
+    /// it has lost count.
+    pub freed: AtomicBool,
 }
 
 // SAFETY: the bytes are reached through raw pointers only; who may use them when is the host's business, as with Metal.
@@ -28,7 +35,12 @@ impl Memory {
         let layout = layout.unwrap_or_else(|_| panic!("a buffer of {length} bytes"));
         // SAFETY: the size is not 0.
         let start = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) });
-        Self { start: start.unwrap_or_else(|| std::alloc::handle_alloc_error(layout)), layout }
+        Self {
+            start: start.unwrap_or_else(|| std::alloc::handle_alloc_error(layout)),
+            layout,
+            label: Mutex::default(),
+            freed: AtomicBool::new(false),
+        }
     }
 
     /// The first byte.
@@ -164,7 +176,7 @@ pub struct Dispatch {
 }
 
 impl Dispatch {
-    fn run(&self, seed: u64) -> Report {
+    fn run(&self, seed: u64, count: bool) -> Report {
         let binding = |(index, source): &(usize, Source)| match source {
             Source::Buffer(memory, offset) => {
                 // SAFETY: the offset is inside the buffer, as `buffer` has checked.
@@ -185,10 +197,41 @@ impl Dispatch {
             memories: &self.memories,
             seed,
             without_barrier: left_out(),
+            count,
         };
         // SAFETY: the bindings are whole buffers that this dispatch keeps; that the host uses none of them before the
         // command buffer is done is Metal's rule, which the host keeps.
         unsafe { self.pipeline.library.launch(&launch) }
+    }
+
+    /// A buffer that the host has given back.
+    fn freed(&self) -> Option<usize> {
+        let freed = self.buffers.iter().find(|(_, source)| match source {
+            Source::Buffer(memory, _) => memory.freed.load(Ordering::SeqCst),
+            Source::Bytes(_) => false,
+        });
+        freed.map(|(index, _)| *index)
+    }
+
+    /// What the report says of each binding.
+    fn counts(&self, report: &Report) -> DispatchCounts {
+        let binding = |(index, source): &(usize, Source)| {
+            let (buffer, offset) = self.place(*index).unwrap_or_default();
+            let label = match source {
+                Source::Buffer(memory, _) => memory.label.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+                Source::Bytes(_) => None,
+            };
+            let moved = report.moved.iter().find(|(i, ..)| i == index);
+            let (_, loads, stores) = moved.copied().unwrap_or_default();
+            let ranges = |bit| counts::ranges(report.touched.iter().filter(|t| t.index == *index), bit, offset);
+            BindingCounts { index: *index, label, buffer, offset, read: ranges(1), written: ranges(2), loads, stores }
+        };
+        DispatchCounts {
+            kernel: self.pipeline.kernel.clone(),
+            groups: self.groups,
+            threads: self.threads,
+            bindings: self.buffers.iter().map(binding).collect(),
+        }
     }
 
     /// The buffer behind a binding, and where in it the binding starts.
@@ -225,6 +268,8 @@ pub struct Commands {
     list: Vec<Command>,
     state: State,
     error: Option<String>,
+    /// Where the thread that encodes wants to have counts.
+    sink: Option<Sink>,
 }
 
 impl Commands {
@@ -234,6 +279,7 @@ impl Commands {
             self.fail("a second encoder was opened before the first one ended, or after the commit");
         }
         self.list.push(Command::Barrier);
+        self.sink = counts::sink();
         self.state = State::Encoding { concurrent };
     }
 
@@ -277,7 +323,7 @@ impl Commands {
         }
         self.state = State::Committed;
         if self.error.is_none() {
-            self.error = run(&self.list).err();
+            self.error = run(&self.list, self.sink.as_ref()).err();
         }
     }
 }
@@ -285,7 +331,7 @@ impl Commands {
 /// Which dispatch has used each byte since the last barrier, and how.
 type Used = BTreeMap<(usize, usize), (u8, usize)>;
 
-fn run(list: &[Command]) -> Result<(), String> {
+fn run(list: &[Command], sink: Option<&Sink>) -> Result<(), String> {
     let seed = match mode() {
         Mode::Fast => 0,
         Mode::Checked { seed } => u64::from(seed),
@@ -296,7 +342,13 @@ fn run(list: &[Command]) -> Result<(), String> {
             used.clear();
             continue;
         };
-        let report = dispatch.run(if seed == 0 { 0 } else { seed + number as u64 });
+        if let Some(index) = dispatch.freed() {
+            return Err(format!("{}: buffer {index} was freed while in use", dispatch.pipeline.kernel));
+        }
+        let report = dispatch.run(if seed == 0 { 0 } else { seed + number as u64 }, sink.is_some());
+        if let Some(sink) = sink {
+            counts::note(sink, dispatch.counts(&report));
+        }
         if let Some(p) = report.problems.first() {
             return Err(format!("{}: {} at line {}: {}", dispatch.pipeline.kernel, p.kind, p.line, p.text));
         }

@@ -17,6 +17,7 @@ const SHIM: &[(&str, &str)] = &[
     ("types.h", include_str!("../shim/types.h")),
     ("kernel.h", include_str!("../shim/kernel.h")),
     ("machine.h", include_str!("../shim/machine.h")),
+    ("counting.h", include_str!("../shim/counting.h")),
     ("machine.cpp", include_str!("../shim/machine.cpp")),
     ("strict.h", include_str!("../shim/strict.h")),
     ("tensor.h", include_str!("../shim/tensor.h")),
@@ -44,7 +45,7 @@ const SHIM: &[(&str, &str)] = &[
 ];
 
 /// Compilers that instrument with `-fsanitize=thread`, the preferred one first.
-const COMPILERS: &[&str] = &["clang++-19", "clang++", "g++"];
+const COMPILERS: [&str; 3] = ["clang++-19", "clang++", "g++"];
 
 const FLAGS: &[&str] = &[
     "-std=c++20",
@@ -140,6 +141,8 @@ pub struct Launch<'a> {
     pub seed: u64,
     /// Line whose barriers do nothing: for tests of the check.
     pub without_barrier: Option<u32>,
+    /// Whether to count loads, stores and lines.
+    pub count: bool,
 }
 
 /// Something that Metal leaves to chance, or forbids.
@@ -166,6 +169,25 @@ pub struct Touched {
     pub bits: Vec<u8>,
 }
 
+/// Loads or stores of a binding.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Of whole simdgroups.
+    pub simdgroups: u64,
+    /// Cache lines that each of them touches, in sum.
+    pub lines: u64,
+    /// Bytes of all lanes.
+    pub bytes: u64,
+}
+
+impl std::ops::Add for Traffic {
+    type Output = Self;
+    fn add(self, o: Self) -> Self {
+        Self { simdgroups: self.simdgroups + o.simdgroups, lines: self.lines + o.lines, bytes: self.bytes + o.bytes }
+    }
+}
+
 /// What a launch did.
 #[derive(Debug, Default)]
 pub struct Report {
@@ -173,6 +195,8 @@ pub struct Report {
     pub problems: Vec<Problem>,
     /// Of checked libraries only.
     pub touched: Vec<Touched>,
+    /// Binding, loads, stores; of launches that count.
+    pub moved: Vec<(usize, Traffic, Traffic)>,
     /// Loads and stores seen; 0 of unchecked libraries.
     pub accesses: u64,
 }
@@ -206,6 +230,7 @@ struct RawLaunch {
     seed: u64,
     check: c_int,
     without_barrier: c_int,
+    count: c_int,
 }
 
 #[repr(C)]
@@ -217,7 +242,8 @@ struct RawCounts {
 
 type ProblemCall = unsafe extern "C" fn(*mut c_void, *const c_char, i32, *const c_char);
 type TouchedCall = unsafe extern "C" fn(*mut c_void, i32, usize, *const u8, usize);
-type LaunchCall = unsafe extern "C" fn(*const RawLaunch, *mut c_void, ProblemCall, TouchedCall) -> RawCounts;
+type MovedCall = unsafe extern "C" fn(*mut c_void, i32, *const Traffic, *const Traffic);
+type LaunchCall = unsafe extern "C" fn(*const RawLaunch, *mut c_void, ProblemCall, TouchedCall, MovedCall) -> RawCounts;
 type KernelCall = unsafe extern "C" fn(*const c_char, *mut c_int, *mut c_int, c_int) -> c_int;
 type ConstantsCall = unsafe extern "C" fn(*mut c_int, *mut usize, c_int) -> c_int;
 
@@ -241,7 +267,7 @@ impl Library {
         let folder = folder()?;
         let failed = |reason| BuildError::File { path: folder.clone(), reason };
         let mut hasher = DefaultHasher::new();
-        (&text, checked, SHIM, FLAGS).hash(&mut hasher);
+        (&text, checked.then(|| COMPILERS.map(instrument)), SHIM, FLAGS).hash(&mut hasher);
         let id = format!("{:016x}", hasher.finish());
         let built = folder.join(format!("{id}.so"));
         if !built.exists() {
@@ -330,14 +356,15 @@ impl Library {
             seed: launch.seed,
             check: self.checked.into(),
             without_barrier: launch.without_barrier.unwrap_or(0) as c_int,
+            count: launch.count.into(),
         };
         let mut report = Report::default();
         let one = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: the shim declares this function so; what `raw` points to lives until it returns, and so does `report`,
-        // which only the two calls below write. The bindings are the caller's promise.
+        // which only the calls below write. The bindings are the caller's promise.
         let counts = unsafe {
             match self.library.get::<LaunchCall>(b"lily_launch") {
-                Ok(call) => call(&raw const raw, (&raw mut report).cast(), on_problem, on_touched),
+                Ok(call) => call(&raw const raw, (&raw mut report).cast(), on_problem, on_touched, on_moved),
                 Err(e) => panic!("the shim has no lily_launch: {e}"),
             }
         };
@@ -372,6 +399,14 @@ unsafe extern "C" fn on_touched(to: *mut c_void, index: i32, first: usize, bits:
     report.touched.push(Touched { index: index as usize, first, bits: bits.to_vec() });
 }
 
+/// # Safety
+/// Called by `lily_launch` with the report and two counts.
+unsafe extern "C" fn on_moved(to: *mut c_void, index: i32, loads: *const Traffic, stores: *const Traffic) {
+    // SAFETY: the caller's.
+    let (report, loads, stores) = unsafe { (&mut *to.cast::<Report>(), *loads, *stores) };
+    report.moved.push((index as usize, loads, stores));
+}
+
 /// Where builds are kept.
 pub(crate) fn folder() -> Result<PathBuf, BuildError> {
     let program = std::env::current_exe().unwrap_or_default();
@@ -398,11 +433,10 @@ pub fn ready() -> Result<(), BuildError> {
 fn compile(folder: &Path, id: &str, text: &str, checked: bool) -> Result<(), BuildError> {
     let work = Work::new(folder, id)?;
     fs::write(work.0.join("kernels.cpp"), text).map_err(|reason| work.failed(reason))?;
-    let instrument: &[&str] = if checked { &["-fsanitize=thread", "-g1"] } else { &[] };
     let machine = machine(folder)?;
-    let kernels = [instrument, &["-Ishim/include", "-c", "kernels.cpp", "-o", "kernels.o"]].concat();
-    run(&work.0, &kernels)?;
-    run(&work.0, &["-shared", "kernels.o", &machine.to_string_lossy(), "-o", "kernels.so"])?;
+    let kernels = &["-Ishim/include", "-c", "kernels.cpp", "-o", "kernels.o"];
+    run(&work.0, kernels, checked)?;
+    run(&work.0, &["-shared", "kernels.o", &machine.to_string_lossy(), "-o", "kernels.so"], false)?;
     work.finish("kernels.so", &folder.join(format!("{id}.so")))
 }
 
@@ -414,7 +448,7 @@ fn machine(folder: &Path) -> Result<PathBuf, BuildError> {
     let built = folder.join(format!("{id}.o"));
     if !built.exists() {
         let work = Work::new(folder, &id)?;
-        run(&work.0, &["-Ishim", "-c", "shim/machine.cpp", "-o", "machine.o"])?;
+        run(&work.0, &["-Ishim", "-c", "shim/machine.cpp", "-o", "machine.o"], false)?;
         work.finish("machine.o", &built)?;
     }
     Ok(built)
@@ -457,10 +491,21 @@ impl Drop for Work {
     }
 }
 
+/// How a compiler lets code report each load and store as the source has it: none put together from several, and with
+/// clang also the read of what is written right after.
+fn instrument(compiler: &str) -> Vec<&'static str> {
+    let mut flags = vec!["-fsanitize=thread", "-g1", "-fno-tree-vectorize", "-fno-tree-slp-vectorize"];
+    if compiler.starts_with("clang") {
+        flags.extend(["-mllvm", "-tsan-instrument-read-before-write=1"]);
+    }
+    flags
+}
+
 /// Runs the first compiler that is there.
-fn run(folder: &Path, arguments: &[&str]) -> Result<(), BuildError> {
+fn run(folder: &Path, arguments: &[&str], checked: bool) -> Result<(), BuildError> {
     for compiler in COMPILERS {
-        let output = match Command::new(compiler).current_dir(folder).args(FLAGS).args(arguments).output() {
+        let more = if checked { instrument(compiler) } else { Vec::new() };
+        let output = match Command::new(compiler).current_dir(folder).args(FLAGS).args(more).args(arguments).output() {
             Ok(output) => output,
             Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
             Err(reason) => return Err(BuildError::File { path: folder.to_owned(), reason }),

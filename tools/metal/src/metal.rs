@@ -7,6 +7,7 @@ use std::ffi::c_void;
 use std::fmt;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::commands::{Bound, Command, Commands, Memory, Pipeline};
@@ -51,6 +52,14 @@ enum Object {
     Buffer(Arc<Memory>),
     Commands(Arc<Mutex<Commands>>),
     Encoder(Arc<Mutex<Commands>>, Mutex<Bound>),
+}
+
+impl<P: ?Sized> Drop for ProtocolObject<P> {
+    fn drop(&mut self) {
+        if let Object::Buffer(memory) = &self.0 {
+            memory.freed.store(true, Ordering::SeqCst);
+        }
+    }
 }
 
 type Object1<P> = Retained<ProtocolObject<P>>;
@@ -270,9 +279,21 @@ impl MTLComputePipelineState for ProtocolObject<dyn MTLComputePipelineState> {
     }
 }
 
+/// What has a label.
+#[allow(missing_docs, reason = "Apple's names")]
+pub trait MTLResource {
+    fn setLabel(&self, label: Option<&NSString>);
+}
+impl MTLResource for ProtocolObject<dyn MTLBuffer> {
+    fn setLabel(&self, label: Option<&NSString>) {
+        let Object::Buffer(memory) = &self.0 else { other_protocol() };
+        *locked(&memory.label) = label.map(|label| label.0.clone());
+    }
+}
+
 /// Memory.
 #[allow(missing_docs, reason = "Apple's names")]
-pub trait MTLBuffer {
+pub trait MTLBuffer: MTLResource {
     fn contents(&self) -> NonNull<c_void>;
     fn length(&self) -> usize;
 }

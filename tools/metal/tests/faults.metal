@@ -53,6 +53,47 @@ kernel void partial_simd_operation(device uint* out [[buffer(0)]], uint lane [[t
     }
 }
 
+kernel void divergent_barrier(device uint* out [[buffer(0)]], uint tid [[thread_index_in_threadgroup]]) {
+    threadgroup uint shared[64];
+    if (tid < 32) {
+        shared[tid] = tid;
+        threadgroup_barrier(mem_flags::mem_threadgroup);
+    } else {
+        shared[tid] = 2 * tid;
+        threadgroup_barrier(mem_flags::mem_threadgroup);
+    }
+    out[tid] = shared[63 - tid];
+}
+
+kernel void barrier_against_simd_operation(device uint* out [[buffer(0)]], uint lane [[thread_index_in_simdgroup]]) {
+    if (lane < 16) {
+        threadgroup_barrier(mem_flags::mem_threadgroup);
+    } else {
+        out[lane] = simd_sum(lane);
+        threadgroup_barrier(mem_flags::mem_threadgroup);
+    }
+}
+
+kernel void barrier_for_no_memory(device uint* out [[buffer(0)]], uint tid [[thread_index_in_threadgroup]]) {
+    threadgroup uint shared[64];
+    shared[tid] = tid;
+    threadgroup_barrier(mem_flags::mem_none);
+    out[tid] = shared[63 - tid];
+}
+
+kernel void simdgroup_barrier_between_simdgroups(device uint* out [[buffer(0)]], uint tid [[thread_index_in_threadgroup]]) {
+    threadgroup uint shared[64];
+    shared[tid] = tid;
+    simdgroup_barrier(mem_flags::mem_threadgroup);
+    out[tid] = shared[63 - tid];
+}
+
+kernel void misaligned_vector(
+    device const uint* x [[buffer(0)]], device uint* out [[buffer(1)]], uint tid [[thread_index_in_threadgroup]]) {
+    const uint4 four = *reinterpret_cast<device const uint4*>(x + tid % 4 * 2);
+    out[tid] = four.x + four.y + four.z + four.w;
+}
+
 kernel void barrier_after_exit(device uint* out [[buffer(0)]], uint tid [[thread_index_in_threadgroup]]) {
     if (tid == 5) {
         return;

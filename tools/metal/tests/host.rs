@@ -153,6 +153,36 @@ fn each_fault_of_a_host_is_an_error() {
 }
 
 #[test]
+fn what_is_bound_in_the_wrong_place_or_too_long_or_freed_is_an_error() {
+    let host = Host::new();
+    let fault = |encode: &dyn Fn(&Encoder)| host.run(encode).unwrap_or_default();
+    let long = fault(&|encoder| {
+        let bytes = [0u8; 4097];
+        // SAFETY: points to so many bytes.
+        unsafe { encoder.setBytes_length_atIndex(NonNull::from(&bytes).cast::<c_void>(), bytes.len(), 2) };
+    });
+    assert!(long.contains("4097 bytes: 1 to 4,096 are allowed"), "{long}");
+    let wrong = fault(&|encoder| {
+        host.scale(encoder, 0, 1);
+        let bytes = [0u8; 256];
+        // SAFETY: points to so many bytes.
+        unsafe { encoder.setBytes_length_atIndex(NonNull::from(&bytes).cast::<c_void>(), bytes.len(), 1) };
+        encoder.memoryBarrierWithScope(MTLBarrierScope::Buffers);
+        encoder.dispatchThreadgroups_threadsPerThreadgroup(size(1), size(64));
+    });
+    assert!(wrong.starts_with("scale: write to constant memory"), "{wrong}");
+    let freed = fault(&|encoder| {
+        host.scale(encoder, 0, 1);
+        let device = MTLCreateSystemDefaultDevice().unwrap();
+        let gone = device.newBufferWithLength_options(256, MTLResourceOptions::StorageModeShared).unwrap();
+        host.bind(encoder, &gone, 0, 1);
+        encoder.memoryBarrierWithScope(MTLBarrierScope::Buffers);
+        encoder.dispatchThreadgroups_threadsPerThreadgroup(size(1), size(64));
+    });
+    assert_eq!(freed, "scale: buffer 1 was freed while in use");
+}
+
+#[test]
 fn what_a_pipeline_lacks_is_told_when_it_is_made() {
     set_mode(Mode::Checked { seed: 1 });
     let device = MTLCreateSystemDefaultDevice().unwrap();

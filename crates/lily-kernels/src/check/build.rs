@@ -274,8 +274,10 @@ impl CaseBuilder {
     /// A KV cache that holds `cached` positions of each sequence: its own `start`, or with the step's rows in it too.
     /// Blocks lie in a random order, with blocks between that belong to nobody.
     pub fn kv(&mut self, heads: usize, head_dim: usize, dtype: DType, with_step: bool) -> KvLayer {
-        let layer = KvLayer { offset: GAP, heads, head_dim, dtype };
-        self.block_bytes = (GAP + layer.bytes()).next_multiple_of(GAP) + GAP;
+        // As a model's layers, at whole cache lines.
+        let gap = 2 * GAP;
+        let layer = KvLayer { offset: gap, heads, head_dim, dtype };
+        self.block_bytes = (gap + layer.bytes()).next_multiple_of(gap) + gap;
         let needed: Vec<usize> =
             self.inputs.sequences.iter().map(|s| (s.start + s.num_rows).div_ceil(KV_BLOCK)).collect();
         let total = needed.iter().sum::<usize>() + 2;

@@ -11,12 +11,12 @@ use crate::tensor::DType;
 pub(super) fn compare(case: &Case, expected: &Expected, got: &Image) -> Result<Report, String> {
     check_untouched(case, expected, got)?;
     let outputs = case.plan.dispatches[0].op.contract().writes();
-    let mut report = Report { elements: 0, worst: 0.0 };
+    let mut report = Report { elements: 0, worst: 0.0, cost: expected.touch.declared };
     for output in &outputs {
         let stores: Vec<&Store> = expected.stores.iter().filter(|s| s.declared.overlaps(output)).collect();
-        let of = compare_output(case, output, &stores, (&expected.after, got))?;
-        report.elements += of.elements;
-        report.worst = report.worst.max(of.worst);
+        let (elements, worst) = compare_output(case, output, &stores, (&expected.after, got))?;
+        report.elements += elements;
+        report.worst = report.worst.max(worst);
     }
     Ok(report)
 }
@@ -109,12 +109,18 @@ const fn is_float(dtype: DType) -> bool {
     }
 }
 
-fn compare_output(case: &Case, output: &Access, stores: &[&Store], images: (&Image, &Image)) -> Result<Report, String> {
+/// Elements compared, and the largest error.
+fn compare_output(
+    case: &Case,
+    output: &Access,
+    stores: &[&Store],
+    images: (&Image, &Image),
+) -> Result<(usize, f64), String> {
     let all: Vec<Element> = stores.iter().flat_map(|s| elements(case, s, images)).collect();
     let exact = case.tolerance == 0.0 || stores.iter().any(|s| !is_float(s.dtype));
     let tolerance = if exact { 0.0 } else { case.tolerance };
     let rms = (all.iter().map(|e| e.want * e.want).sum::<f64>() / all.len().max(1) as f64).sqrt();
-    let mut report = Report { elements: all.len(), worst: 0.0 };
+    let mut worst = 0.0f64;
     for e in &all {
         let rounding = if exact { 0.0 } else { e.rounding };
         let error = (e.want - e.got).abs() - rounding;
@@ -133,8 +139,8 @@ fn compare_output(case: &Case, output: &Access, stores: &[&Store], images: (&Ima
             ));
         }
         if error > 0.0 {
-            report.worst = report.worst.max(error / rms);
+            worst = worst.max(error / rms);
         }
     }
-    Ok(report)
+    Ok((all.len(), worst))
 }

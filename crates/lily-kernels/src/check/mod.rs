@@ -17,7 +17,7 @@ pub(crate) use case::Image;
 
 use crate::backend::{Backend, BufferId, DeviceError};
 use crate::inputs::StepInputs;
-use crate::op::OpKind;
+use crate::op::{Cost, OpKind};
 use crate::ops;
 
 /// How well a device did on a case.
@@ -27,6 +27,8 @@ pub struct Report {
     pub elements: usize,
     /// Largest error of a float, relative to the RMS of the output it belongs to.
     pub worst: f64,
+    /// What the contract says of this step, and the reference has done.
+    pub cost: Cost,
 }
 
 /// The cases of an op.

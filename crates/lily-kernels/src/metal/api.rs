@@ -8,8 +8,8 @@ pub use {
     objc2_metal::{
         MTLBarrierScope, MTLBuffer, MTLCommandBuffer, MTLCommandEncoder, MTLCommandQueue, MTLCompileOptions,
         MTLComputeCommandEncoder, MTLComputePipelineState, MTLCreateSystemDefaultDevice, MTLDataType, MTLDevice,
-        MTLDispatchType, MTLFunctionConstantValues, MTLLanguageVersion, MTLLibrary, MTLMathMode, MTLResourceOptions,
-        MTLSize,
+        MTLDispatchType, MTLFunctionConstantValues, MTLLanguageVersion, MTLLibrary, MTLMathMode, MTLResource,
+        MTLResourceOptions, MTLSize,
     },
 };
 

@@ -155,14 +155,16 @@ impl Gpu {
         self.device.recommendedMaxWorkingSetSize()
     }
 
-    /// A zeroed buffer of at least one byte.
+    /// A zeroed buffer of at least one byte. Tools show it by the name of what it holds.
     ///
     /// # Errors
     /// Memory ran out.
     pub fn buffer(&self, what: &'static str, bytes: usize) -> Result<Buffer, DeviceError> {
         let options = MTLResourceOptions::StorageModeShared | MTLResourceOptions::HazardTrackingModeUntracked;
         let buffer = self.device.newBufferWithLength_options(bytes.max(16), options);
-        buffer.map(Buffer).ok_or(DeviceError::OutOfMemory { what, bytes })
+        let buffer = buffer.ok_or(DeviceError::OutOfMemory { what, bytes })?;
+        buffer.setLabel(Some(&NSString::from_str(what)));
+        Ok(Buffer(buffer))
     }
 
     /// Compiles a kernel, once for each set of constants.

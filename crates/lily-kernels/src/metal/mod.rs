@@ -105,16 +105,21 @@ impl MetalBackend {
             slot.write(0, bytemuck::cast_slice(&inputs.tokens));
         }
         let numbers = step::numbers(inputs);
-        self.grow(|memory| &mut memory.numbers, numbers.len())?;
+        self.grow("the numbers of a step", |memory| &mut memory.numbers, numbers.len())?;
         self.memory.numbers.as_ref().expect("grown above").write(0, &numbers);
         Ok(())
     }
 
     /// Makes a buffer at least so long; its bytes stay.
-    fn grow(&mut self, buffer: impl Fn(&mut Memory) -> &mut Option<Buffer>, bytes: usize) -> Result<(), DeviceError> {
+    fn grow(
+        &mut self,
+        what: &'static str,
+        buffer: impl Fn(&mut Memory) -> &mut Option<Buffer>,
+        bytes: usize,
+    ) -> Result<(), DeviceError> {
         let old = buffer(&mut self.memory);
         if old.as_ref().is_none_or(|old| old.len() < bytes) {
-            let grown = self.gpu.buffer("scratch memory", bytes)?;
+            let grown = self.gpu.buffer(what, bytes)?;
             if let Some(old) = old {
                 grown.copy(0, old, 0, old.len());
             }
@@ -250,10 +255,10 @@ impl Backend for MetalBackend {
             self.memory.weights.prepare(&self.gpu, &dispatch.op)?;
         }
         let rows = plan.key.token_bucket.max(plan.key.output_bucket());
-        self.grow(|memory| &mut memory.arena, plan.arena_bytes)?;
-        self.grow(|memory| &mut memory.logits, plan.logits_bytes)?;
-        self.grow(|memory| &mut memory.token_slots[0], rows * DType::U32.bytes())?;
-        self.grow(|memory| &mut memory.token_slots[1], rows * DType::U32.bytes())?;
+        self.grow("scratch memory", |memory| &mut memory.arena, plan.arena_bytes)?;
+        self.grow("logits", |memory| &mut memory.logits, plan.logits_bytes)?;
+        self.grow("token ids", |memory| &mut memory.token_slots[0], rows * DType::U32.bytes())?;
+        self.grow("token ids", |memory| &mut memory.token_slots[1], rows * DType::U32.bytes())?;
         Ok(ExecutableId(self.plans.insert(plan)))
     }
 

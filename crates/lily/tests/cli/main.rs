@@ -5,6 +5,7 @@ mod bench;
 #[allow(dead_code)] // the unit tests of `pull` need the rest
 mod hub;
 mod pages;
+mod plan;
 mod pull;
 mod selftest;
 

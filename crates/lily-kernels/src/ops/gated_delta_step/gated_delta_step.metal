@@ -74,6 +74,20 @@ inline float advance(
     return simd_sum(y);
 }
 
+// Where a threadgroup's channels are.
+struct Channels {
+    uint query;
+    uint key;
+    uint value;
+    uint all;
+};
+
+inline Channels channels_of(constant GatedDeltaStepArguments& args, uint head, uint first) {
+    const uint k_all = args.k_heads * args.k_dim;
+    const uint k_at = head * args.k_heads / args.v_heads * args.k_dim;
+    return {k_at, k_all + k_at, 2 * k_all + head * args.v_dim + first, 2 * k_all + args.v_heads * args.v_dim};
+}
+
 kernel void gated_delta_step(
     device const float* x [[buffer(0)]],
     device const float* conv_weight [[buffer(1)]],
@@ -104,20 +118,15 @@ kernel void gated_delta_step(
     threadgroup float sums[32];
     const uint head = group.x;
     const uint first = group.y * PART;
-    const uint shared_by = args.v_heads / args.k_heads;
-    const uint k_head = head / shared_by;
-    const uint k_all = args.k_heads * args.k_dim;
-    const uint channels = 2 * k_all + args.v_heads * args.v_dim;
-    device const float* raw = x + args.row * channels;
-    const bool keeps_keys = head % shared_by == 0 && group.y == 0;
+    const Channels at = channels_of(args, head, first);
+    device const float* raw = x + args.row * at.all;
+    const bool keeps_keys = head % (args.v_heads / args.k_heads) == 0 && group.y == 0;
     for (uint i = tid; i < args.k_dim; i += threads) {
-        const uint c = k_head * args.k_dim + i;
-        queries[i] = convolved(raw, conv_weight, conv_in, conv_out, args.taps, channels, c, keeps_keys);
-        keys[i] = convolved(raw, conv_weight, conv_in, conv_out, args.taps, channels, k_all + c, keeps_keys);
+        queries[i] = convolved(raw, conv_weight, conv_in, conv_out, args.taps, at.all, at.query + i, keeps_keys);
+        keys[i] = convolved(raw, conv_weight, conv_in, conv_out, args.taps, at.all, at.key + i, keeps_keys);
     }
     for (uint i = tid; i < PART && first + i < args.v_dim; i += threads) {
-        const uint c = 2 * k_all + head * args.v_dim + first + i;
-        values[i] = convolved(raw, conv_weight, conv_in, conv_out, args.taps, channels, c, true);
+        values[i] = convolved(raw, conv_weight, conv_in, conv_out, args.taps, at.all, at.value + i, true);
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
 
@@ -135,19 +144,16 @@ kernel void gated_delta_step(
             state_in + row * args.k_dim, state_out + row * args.k_dim, key, query, args.k_dim, values[r], kept, strength, lane);
         sum += y * y;
         if (lane == 0) {
-            const uint at = args.row * args.v_heads * args.v_dim + row;
-            out[at] = y * weight[first + r] * silu(z[at]);
+            const uint i = args.row * args.v_heads * args.v_dim + row;
+            out[i] = y * weight[first + r] * silu(z[i]);
         }
     }
     if (lane == 0) {
         sums[simdgroup] = sum;
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
+    const float total = simd_sum(lane < simdgroups ? sums[lane] : 0.0f);
     if (tid == 0) {
-        float total = 0.0f;
-        for (uint s = 0; s < simdgroups; s++) {
-            total += sums[s];
-        }
         squares[(args.row * args.v_heads + head) * groups.y + group.y] = total;
     }
 }
