@@ -11,9 +11,7 @@ use lily_engine::model::weights::Weights;
 use lily_engine::report::{self, PlanQuery};
 use lily_kernels::devices::DeviceKind;
 use lily_kernels::inputs::{SamplingInputs, SequenceInputs, StepInputs};
-use lily_kernels::op::{Counts, OpKind};
 use lily_kernels::plan::{Logits, Phase, Plan, PlanKey, Program};
-use lily_kernels::policy;
 use lily_kernels::reference::{Memory, run_plan};
 use lily_kernels::switches::SWITCHES;
 use lily_kernels::tensor::{DType, Space, Tensor};
@@ -86,46 +84,6 @@ impl Reference {
         };
         self.memory.look_rows(&logits, tokens.len())
     }
-}
-
-/// What each optimisation of a prefill saves, as its plan and its grids tell.
-#[test]
-fn the_switches_of_a_metal_prefill_show_in_its_plan() {
-    let reference = Reference::new(Precision::Exact);
-    let plan = |switches| {
-        let key = reference.plan(Phase::Prefill, 64, Precision::Exact, switches).key;
-        reference.model.record(PlanKey { device: DeviceKind::Metal, logits: Logits::Last, ..key })
-    };
-    let without = |name: &str| plan(Switches::default().without(name).unwrap());
-    let count = |plan: &Plan, kind| plan.dispatches.iter().filter(|d| d.op.kind() == kind).count();
-    let all = plan(Switches::default());
-    let layers = count(&all, OpKind::GroupRows);
-
-    assert_eq!((layers > 0, all.command_buffers()), (true, 1));
-    assert_eq!(without("gpu-routing").command_buffers(), 1 + layers);
-
-    let serial = without("concurrent");
-    assert!(all.stages < all.dispatches.len());
-    assert_eq!(serial.stages, all.dispatches.len());
-
-    let expanded = without("fused-dequant");
-    let bytes = |plan: &Plan| -> usize {
-        let of = plan.dispatches.iter().filter(|d| d.op.kind() == OpKind::ExpandWeights);
-        of.map(|d| d.op.contract().cost(&Counts::default()).written).sum()
-    };
-    assert_eq!((count(&all, OpKind::ExpandWeights), bytes(&all)), (0, 0));
-    // Three projections of each expert in each layer, at least.
-    assert!(count(&expanded, OpKind::ExpandWeights) > 3 * layers && bytes(&expanded) > 1_000_000);
-
-    let counts = Counts { tokens: 64, sequences: 1, ..Counts::default() };
-    let kernels = |plan: &Plan, kind| -> Vec<&str> {
-        let of = plan.dispatches.iter().filter(|d| d.op.kind() == kind);
-        of.map(|d| policy::grid(&d.op, &counts, plan.key.switches).kernel).collect()
-    };
-    assert!(kernels(&all, OpKind::GatedDelta).iter().all(|kernel| *kernel == "gated_delta"));
-    assert!(
-        kernels(&without("gdn-registers"), OpKind::GatedDelta).iter().all(|kernel| *kernel == "gated_delta_blocks")
-    );
 }
 
 fn all_off() -> Switches {
