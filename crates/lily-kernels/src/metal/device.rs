@@ -38,12 +38,8 @@ impl Source {
     /// The whole text.
     pub fn text(self) -> String {
         let includes = if self.has_tensors() { [("metal/tensor.metal", TENSOR_INCLUDES)].as_slice() } else { &[] };
-        let files = includes
-            .iter()
-            .copied()
-            .chain([("metal/prelude.metal", PRELUDE)])
-            .into_iter()
-            .chain(self.0.iter().copied());
+        let prelude = ("metal/prelude.metal", PRELUDE);
+        let files = includes.iter().copied().chain([prelude]).chain(self.0.iter().copied());
         files.map(|(name, text)| format!("#line 1 \"{name}\"\n{text}\n")).collect()
     }
 }

@@ -117,7 +117,7 @@ fn grouped(groups: &Groups, c: &Counts, switches: Switches, grid: impl Fn(Body, 
     let fits = |(tokens, load, _): &&(usize, usize, Body)| c.tokens >= *tokens && pairs >= load * experts;
     let best = match EXPERTS.iter().find(fits).map_or(Body::Rows, |(_, _, body)| *body) {
         Body::Tile32 if !switches.is_on("expert-tile", DeviceKind::Metal) => Body::Tile16,
-        best => best,
+        best @ (Body::Rows | Body::Tile16 | Body::Tile32) => best,
     };
     // Blocks of one expert each, of which the last may be part-filled. The routing is not known here: so many at most.
     let blocks = |body: Body| pairs.min(pairs / body.rows() + experts);
