@@ -37,6 +37,9 @@ impl From<&FileSlice> for Access {
 
 /// Ranges of a weight matrix. Experts that lie one after the other are one range.
 pub fn matrix_reads(m: &Matrix) -> Vec<Access> {
+    if let Some(expanded) = &m.expanded {
+        return vec![Access::from(expanded)];
+    }
     let part = |slice: fn(&Stored) -> Option<&FileSlice>| {
         let mut ranges: Vec<Access> = Vec::new();
         for next in m.stack.iter().filter_map(slice).map(Access::from) {
@@ -198,6 +201,7 @@ ops! {
     GatedDeltaNorm in gated_delta_norm,
     RouterTopK in router_top_k,
     GroupRows in group_rows,
+    ExpandWeights in expand_weights,
     ExpertLinear in expert_linear,
     SwiGlu in swiglu,
     ExpertGateUp in expert_gate_up,

@@ -7,7 +7,7 @@ mod matmul; // weights, dense and of experts
 mod rows; // norms, routing, elements
 mod sample; // the next token
 
-pub use attention::{MERGED_ELEMENTS, shared_heads};
+pub use attention::{MERGED_ELEMENTS, shared_heads, tile_heads};
 pub use matmul::{first_groups, lanes, x_rows};
 pub use sample::{block_count, choose};
 
@@ -41,14 +41,29 @@ impl Grid {
     }
 }
 
+/// Every legal grid of a dispatch, the policy's choice first.
+pub fn variants(op: &Op, c: &Counts, switches: Switches) -> Vec<Grid> {
+    if let Op::Linear(o) = op {
+        matmul::linear(o, c).to_vec()
+    } else if let Op::ExpertLinear(o) = op {
+        matmul::expert_linear(o, c, switches).to_vec()
+    } else if let Op::ExpertGateUp(o) = op {
+        matmul::expert_gate_up(o, c, switches).to_vec()
+    } else if let Op::Attention(o) = op {
+        attention::attention(o, c, switches)
+    } else {
+        vec![grid(op, c, switches)]
+    }
+}
+
 /// The grid of a dispatch in a step of these sizes. What has a state is launched once for each sequence, each with this
 /// grid.
 pub fn grid(op: &Op, c: &Counts, switches: Switches) -> Grid {
     match op {
         Op::Embed(o) => Grid::elements("embed", o.table.cols, c.tokens),
-        Op::Linear(o) => matmul::linear(o, c),
-        Op::ExpertLinear(o) => matmul::expert_linear(o, c),
-        Op::ExpertGateUp(o) => matmul::expert_gate_up(o, c),
+        Op::Linear(o) => matmul::linear(o, c)[0],
+        Op::ExpertLinear(o) => matmul::expert_linear(o, c, switches)[0],
+        Op::ExpertGateUp(o) => matmul::expert_gate_up(o, c, switches)[0],
         Op::RmsNorm(o) => rows::rms_norm(o, c),
         Op::L2Norm(o) => Grid::new("l2_norm", [o.out.cols / o.dim, c.tokens], SIMD),
         Op::GatedRmsNorm(o) => Grid::new("gated_rms_norm", [o.out.cols / o.weight.cols, c.tokens], SIMD),
@@ -57,10 +72,10 @@ pub fn grid(op: &Op, c: &Counts, switches: Switches) -> Grid {
         Op::Rope(o) => Grid::elements("rope", o.x.cols, c.tokens),
         Op::KvWrite(o) => Grid::elements("kv_write", o.k.cols, c.tokens),
         Op::QkNormRopeWrite(o) => attention::qk_norm_rope_write(o, c),
-        Op::Attention(o) => attention::attention(o, c, switches),
+        Op::Attention(o) => attention::attention(o, c, switches)[0],
         Op::Conv1dSilu(o) => delta::conv1d_silu(o, c),
-        Op::GatedDelta(o) => delta::gated_delta(o),
-        Op::GatedDeltaNorm(o) => delta::gated_delta(&o.delta),
+        Op::GatedDelta(o) => delta::gated_delta(o, switches),
+        Op::GatedDeltaNorm(o) => delta::gated_delta_norm(&o.delta, switches),
         Op::GdnGates(o) => Grid::elements("gdn_gates", o.a.cols, c.tokens),
         Op::SigmoidGate(o) => Grid::elements("sigmoid_gate", o.x.cols, c.tokens),
         Op::SplitHeads(o) => Grid::elements("split_heads", o.out.cols, c.tokens),
@@ -70,6 +85,7 @@ pub fn grid(op: &Op, c: &Counts, switches: Switches) -> Grid {
         Op::Add(o) => Grid::elements("add", o.out.cols, c.tokens),
         Op::MoeOutput(o) => Grid::elements("moe_output", o.add.out.cols, c.tokens),
         Op::GatherRows(o) => Grid::elements("gather_rows", o.x.cols, c.outputs),
+        Op::ExpandWeights(o) => matmul::expand_weights(o),
         Op::NormLinears(o) => matmul::norm_linears(o, c),
         Op::LinearAdd(o) => matmul::linear_add(o, c),
         Op::GatedDeltaStep(o) => delta::gated_delta_step(o),

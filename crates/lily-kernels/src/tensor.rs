@@ -98,6 +98,8 @@ pub struct Matrix {
     pub format: Format,
     /// One for each expert, wherever a checkpoint keeps them; one for an ordinary matrix.
     pub stack: Arc<[Stored]>,
+    /// Where a step keeps all of it, `[experts · rows, cols]`, after an `expand_weights`; the stack is then not read.
+    pub expanded: Option<Tensor>,
 }
 
 /// A device buffer: a sequence's recurrent state, a snapshot, the KV block pool.
@@ -181,7 +183,13 @@ impl Stored {
 impl Matrix {
     /// A stack of `experts` that `stored` holds one after the other.
     pub fn stacked(experts: usize, rows: usize, cols: usize, format: Format, stored: Stored) -> Self {
-        Self { rows, cols, format, stack: (0..experts).map(|expert| stored.part(expert, experts)).collect() }
+        Self {
+            rows,
+            cols,
+            format,
+            stack: (0..experts).map(|expert| stored.part(expert, experts)).collect(),
+            expanded: None,
+        }
     }
 
     /// Matrices in the stack.
@@ -191,7 +199,7 @@ impl Matrix {
 
     /// Bytes of one expert's codes, scales and biases together.
     pub fn expert_bytes(&self) -> usize {
-        self.stack[0].bytes()
+        self.expanded.map_or(self.stack[0].bytes(), |t| t.bytes() / self.experts())
     }
 
     /// Bytes of one row's codes, scales and biases together.

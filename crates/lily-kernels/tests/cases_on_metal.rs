@@ -50,6 +50,42 @@ fn check_all(seed: u32) {
     assert!(checked > 800 && failures.is_empty(), "{} failed:\n{}", failures.len(), failures.join("\n"));
 }
 
+/// Ops with several legal grids, and how many.
+const WITH_VARIANTS: [(OpKind, usize); 4] =
+    [(OpKind::Linear, 4), (OpKind::ExpertLinear, 3), (OpKind::ExpertGateUp, 3), (OpKind::Attention, 2)];
+
+/// The one legal grid of `linear` that rounds both sides to bf16.
+const ROUNDING: (OpKind, usize) = (OpKind::Linear, 3);
+
+/// A case on another of its op's legal grids than the policy's. A device that cannot run it says nothing.
+fn check_variant(kind: OpKind, mut case: Case, variant: usize) -> Result<(), String> {
+    if (kind, variant) == ROUNDING {
+        case.tolerance = 3e-2;
+    }
+    let mut device = MetalBackend::new().unwrap();
+    device.run_variant(variant);
+    match check(&case, &mut device) {
+        Err(e) if !e.contains("cannot run this model") => Err(e),
+        _ => Ok(()),
+    }
+}
+
+/// Every legal grid of one case in `of`, also where the policy would never choose it.
+fn check_variants(seed: u32, of: usize) {
+    prepare(seed);
+    let (mut checked, mut failures) = (0, Vec::new());
+    for (kind, variants) in WITH_VARIANTS {
+        for variant in 1..variants {
+            for case in cases(kind).into_iter().skip(variant).step_by(of) {
+                checked += 1;
+                failures.extend(check_variant(kind, case, variant).err());
+            }
+        }
+    }
+    println!("{checked} cases of other variants");
+    assert!(checked > 20 && failures.is_empty(), "{} failed:\n{}", failures.len(), failures.join("\n"));
+}
+
 /// The values of a case, and the bytes that its kernels touch: those of the contract.
 #[cfg(not(target_vendor = "apple"))]
 fn check(case: &Case, device: &mut MetalBackend) -> Result<(), String> {
@@ -76,6 +112,7 @@ fn check(case: &Case, device: &mut MetalBackend) -> Result<(), String> {
 #[test]
 fn the_metal_device_agrees_with_the_reference_on_every_case() {
     check_all(1);
+    check_variants(1, 9);
 }
 
 /// Types and address spaces of every library, as far as clang knows Metal's.
@@ -93,9 +130,11 @@ fn every_library_passes_the_strict_front_end() {
         if let Err(e) = software_metal::strict::check(name, &text) {
             refused.push(format!("{name}: {e}"));
         }
-        kernels.extend(text.lines().filter(|line| line.starts_with("kernel void ")).map(str::to_owned));
+        let is_kernel = |line: &&str| line.starts_with("kernel void ") || line.contains("host_name(");
+        kernels.extend(text.lines().filter(is_kernel).map(str::to_owned));
         names.push(name);
     }
+    assert!(names.len() >= OpKind::ALL.len() - 3, "all but int8, sampling, and one that shares its kernel: {names:?}");
     let passed = names.len() - refused.len();
     println!("PROOF libraries through the strict front end: {passed} of {}, {} kernels", names.len(), kernels.len());
     assert!(names.len() > 20 && refused.is_empty(), "{} refused:\n{}", refused.len(), refused.join("\n"));
@@ -107,6 +146,7 @@ macro_rules! orders {
         #[ignore = "by hand: `cargo xtask metal-proof`"]
         fn $name() {
             check_all($seed);
+            check_variants($seed, 3);
         }
     )*};
 }

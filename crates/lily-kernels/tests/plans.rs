@@ -9,8 +9,10 @@ use lily_kernels::check::random::Random;
 use lily_kernels::devices::DeviceKind;
 use lily_kernels::inputs::{KV_BLOCK, SamplingInputs, SequenceInputs, StepInputs};
 use lily_kernels::mapped::MappedFile;
+use lily_kernels::op::{Counts, Op, OpKind};
 use lily_kernels::ops::kv_write::KvLayer;
 use lily_kernels::plan::{FUSIONS, Logits, Phase, Plan, PlanKey, Precision, Program, Recorder, Weight};
+use lily_kernels::policy;
 use lily_kernels::reference::math::encode;
 use lily_kernels::reference::weights::pack;
 use lily_kernels::reference::{DispatchTouch, Memory, run_plan};
@@ -150,6 +152,33 @@ fn key(program: Program, phase: Phase, bucket: usize, precision: Precision, swit
     let device = if precision == Precision::Half { DeviceKind::Metal } else { DeviceKind::Cpu };
     let (token_bucket, logits) = (bucket, Logits::Last);
     PlanKey { program, phase, token_bucket, sequence_bucket, logits, precision, device, switches }
+}
+
+/// What each optimisation of a prefill saves, as its plan and its grids tell.
+#[test]
+fn the_switches_of_a_prefill_on_metal_show_in_its_plan() {
+    let plan = |switches| forward(Phase::Prefill, 64, Precision::Half, switches).0;
+    let without = |name: &str| plan(Switches::default().without(name).unwrap());
+    let of_kind = |plan: &Plan, kind| -> Vec<Op> {
+        plan.dispatches.iter().map(|d| d.op.clone()).filter(|op| op.kind() == kind).collect()
+    };
+    let all = plan(Switches::default());
+    assert_eq!(all.command_buffers(), 1);
+    assert_eq!(without("gpu-routing").command_buffers(), 1 + of_kind(&all, OpKind::GroupRows).len());
+
+    assert!(all.stages < all.dispatches.len());
+    assert_eq!(without("concurrent").stages, all.dispatches.len());
+
+    let expanded = |plan: &Plan| -> usize {
+        let ops = of_kind(plan, OpKind::ExpandWeights);
+        ops.iter().map(|op| op.contract().cost(&Counts::default()).written).sum()
+    };
+    assert_eq!(expanded(&all), 0);
+    assert!(expanded(&without("fused-dequant")) > 0);
+
+    let counts = Counts { tokens: 64, sequences: 1, ..Counts::default() };
+    let scan = |plan: &Plan| policy::grid(&of_kind(plan, OpKind::GatedDelta)[0], &counts, plan.key.switches).kernel;
+    assert_eq!((scan(&all), scan(&without("gdn-registers"))), ("gated_delta", "gated_delta_blocks"));
 }
 
 fn unfused() -> Switches {

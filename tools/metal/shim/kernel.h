@@ -32,6 +32,7 @@ const unsigned char* machine_exchange(Meeting what, int line, const void* mine, 
 void machine_threadgroup_barrier(int flags, int line);
 void machine_simdgroup_barrier(int flags, int line);
 uint machine_lane();
+uint machine_thread();
 uint machine_taking_part();  // lanes of the exchange just made, as bits
 void* machine_threadgroup_memory(int slot, std::size_t bytes);
 enum class Atomic : int { update, load, store };

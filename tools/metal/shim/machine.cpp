@@ -401,6 +401,7 @@ const Kernel* find(const char* name) {
 
 namespace metal {
 
+uint machine_thread() { return machine.running->index; }
 uint machine_lane() { return machine.running->lane(); }
 uint machine_taking_part() { return simdgroups[machine.running->simdgroup()].taking_part; }
 

@@ -76,6 +76,8 @@ template <class To, class From> To as_type(From) {
 
 template <class T, int Rows, int Columns> struct simdgroup_matrix {
     static_assert(Rows == 8 && Columns == 8, "matrices are 8 by 8");
+    T pair[2];
+    __private T (&thread_elements())[2] { return pair; }
 };
 typedef simdgroup_matrix<float, 8, 8> simdgroup_float8x8;
 typedef simdgroup_matrix<half, 8, 8> simdgroup_half8x8;

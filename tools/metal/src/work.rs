@@ -19,6 +19,18 @@ pub const SHIM: &[(&str, &str)] = &[
     ("machine.cpp", include_str!("../shim/machine.cpp")),
     ("cuda.h", include_str!("../shim/cuda.h")),
     ("strict.h", include_str!("../shim/strict.h")),
+    ("tensor.h", include_str!("../shim/tensor.h")),
+    ("strict_tensor.h", include_str!("../shim/strict_tensor.h")),
+    ("include/metal_tensor", include_str!("../shim/include/metal_tensor")),
+    (
+        "include/MetalPerformancePrimitives/MetalPerformancePrimitives.h",
+        include_str!("../shim/include/MetalPerformancePrimitives/MetalPerformancePrimitives.h"),
+    ),
+    ("strict/metal_tensor", include_str!("../shim/strict/metal_tensor")),
+    (
+        "strict/MetalPerformancePrimitives/MetalPerformancePrimitives.h",
+        include_str!("../shim/strict/MetalPerformancePrimitives/MetalPerformancePrimitives.h"),
+    ),
     ("include/metal_stdlib", include_str!("../shim/include/metal_stdlib")),
     ("include/metal_simdgroup", include_str!("../shim/include/metal_simdgroup")),
     ("include/metal_simdgroup_matrix", include_str!("../shim/include/metal_simdgroup_matrix")),
@@ -76,7 +88,7 @@ impl Work {
         let number = BUILDS.fetch_add(1, Ordering::Relaxed);
         let work = Self(folder.join(format!("{id}-{}-{number}", std::process::id())));
         let failed = |reason| work.failed(reason);
-        ["shim/include", "shim/cuda", "shim/strict"]
+        ["shim/include/MetalPerformancePrimitives", "shim/cuda", "shim/strict/MetalPerformancePrimitives"]
             .iter()
             .try_for_each(|part| fs::create_dir_all(work.0.join(part)))
             .map_err(failed)?;

@@ -39,7 +39,7 @@ impl TensorSource for Checkpoint {
                 weight.expect_shape(&[experts, parts * rows, cols])?;
                 let all = Stored { weight: weight.entry.slice, affine: None };
                 let stack = (0..experts).map(|expert| all.part(expert * parts + part, experts * parts)).collect();
-                Ok(Matrix { rows, cols, format: Format::Dense(dtype), stack })
+                Ok(Matrix { rows, cols, format: Format::Dense(dtype), stack, expanded: None })
             }
             Stack::Separate => self.separate(path, experts, rows, cols),
         }
@@ -84,7 +84,7 @@ impl Checkpoint {
             stack.extend_from_slice(&matrix.stack);
         }
         match first {
-            Some((format, _)) => Ok(Matrix { rows, cols, format, stack: stack.into() }),
+            Some((format, _)) => Ok(Matrix { rows, cols, format, stack: stack.into(), expanded: None }),
             None => unreachable!("a stack has at least one expert"),
         }
     }

@@ -139,6 +139,7 @@ pub struct CaseBuilder {
     before: Image,
     constants: Vec<f32>,
     weights: Vec<u8>,
+    weight_align: usize,
     block_bytes: usize,
     temps: u32,
 }
@@ -156,6 +157,7 @@ impl CaseBuilder {
             before,
             constants: vec![f32::NAN; 3],
             weights: vec![POISON; 3],
+            weight_align: 1,
             block_bytes: 0,
             temps: 0,
         }
@@ -276,8 +278,14 @@ impl CaseBuilder {
         Matrix::stacked(experts, rows, cols, format, Stored { weight, affine })
     }
 
+    /// Matrices from here on begin at multiples of 16 bytes, as those of a friendly file do.
+    pub const fn align_weights(&mut self) {
+        self.weight_align = 16;
+    }
+
     /// Appends to the weight file, at an offset that no element type would choose.
     fn file_slice(&mut self, bytes: Vec<u8>) -> FileSlice {
+        self.weights.resize(self.weights.len().next_multiple_of(self.weight_align), POISON);
         let offset = self.weights.len() as u64;
         let slice = FileSlice { file: 0, offset, bytes: bytes.len() as u64 };
         self.weights.extend(bytes);

@@ -53,6 +53,7 @@ pub fn cases(kind: OpKind) -> Vec<Case> {
         OpKind::GatedRmsNorm => ops::gated_rms_norm::cases::cases(),
         OpKind::GatedDeltaNorm => ops::gated_delta_norm::cases::cases(),
         OpKind::RouterTopK => ops::router_top_k::cases::cases(),
+        OpKind::ExpandWeights => ops::expand_weights::cases::cases(),
         OpKind::GroupRows => ops::group_rows::cases::cases(),
         OpKind::ExpertLinear => ops::expert_linear::cases::cases(),
         OpKind::SwiGlu => ops::swiglu::cases::cases(),
@@ -139,6 +140,7 @@ pub fn true_shapes(kind: OpKind) -> Vec<LazyCase> {
         OpKind::MoeDown => ops::moe_down::cases::true_shapes(),
         OpKind::AttentionParts => ops::attention_parts::cases::true_shapes(),
         OpKind::AttentionMerge => ops::attention_merge::cases::true_shapes(),
+        OpKind::ExpandWeights => ops::expand_weights::cases::true_shapes(),
         OpKind::Sample => ops::sample::cases::true_shapes(),
     }
 }

@@ -63,7 +63,8 @@ pub fn run(step: &Step, isa: Isa, pool: &Pool, op: &Op) {
         Op::MoeOutput(o) => r.moe_output(o),
         Op::GatherRows(o) => r.gather_rows(o),
         Op::Sample(o) => r.sample(o),
-        Op::NormLinears(_)
+        Op::ExpandWeights(_)
+        | Op::NormLinears(_)
         | Op::LinearAdd(_)
         | Op::GatedDeltaStep(_)
         | Op::MoeGateUp(_)
@@ -77,7 +78,8 @@ pub fn run(step: &Step, isa: Isa, pool: &Pool, op: &Op) {
 pub const fn is_supported(op: &Op) -> bool {
     !matches!(
         op,
-        Op::NormLinears(_)
+        Op::ExpandWeights(_)
+            | Op::NormLinears(_)
             | Op::LinearAdd(_)
             | Op::GatedDeltaStep(_)
             | Op::MoeGateUp(_)
@@ -155,6 +157,7 @@ pub fn needs(op: &Op) -> Needs {
         | Op::Add(_)
         | Op::MoeOutput(_)
         | Op::GatherRows(_)
+        | Op::ExpandWeights(_)
         | Op::NormLinears(_)
         | Op::LinearAdd(_)
         | Op::GatedDeltaStep(_)

@@ -15,6 +15,10 @@ pub type Object<P> = Retained<ProtocolObject<P>>;
 /// What every kernel file begins with.
 const PRELUDE: &str = include_str!("prelude.metal");
 
+/// What comes before it where tensor operations are used.
+const TENSOR_INCLUDES: &str = "#include <metal_stdlib>\n#include <metal_tensor>\n\
+    #include <MetalPerformancePrimitives/MetalPerformancePrimitives.h>\n";
+
 /// The text of a library: files after the prelude, without includes of their own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Source(
@@ -23,9 +27,16 @@ pub struct Source(
 );
 
 impl Source {
+    /// Whether it uses tensor operations, which Metal has from language 4.0 on.
+    pub fn has_tensors(self) -> bool {
+        self.0.iter().any(|(_, text)| text.contains("tensor_ops"))
+    }
+
     /// The whole text.
     pub fn text(self) -> String {
-        let files = [("metal/prelude.metal", PRELUDE)].into_iter().chain(self.0.iter().copied());
+        let includes = if self.has_tensors() { [("metal/tensor.metal", TENSOR_INCLUDES)].as_slice() } else { &[] };
+        let prelude = ("metal/prelude.metal", PRELUDE);
+        let files = includes.iter().copied().chain([prelude]).chain(self.0.iter().copied());
         files.map(|(name, text)| format!("#line 1 \"{name}\"\n{text}\n")).collect()
     }
 }

@@ -129,6 +129,7 @@ pub fn unsupported(op: &Op) -> Option<String> {
         | Op::Add(_)
         | Op::MoeOutput(_)
         | Op::GatherRows(_)
+        | Op::ExpandWeights(_)
         | Op::NormLinears(_)
         | Op::LinearAdd(_)
         | Op::MoeGateUp(_)
@@ -140,7 +141,8 @@ pub fn unsupported(op: &Op) -> Option<String> {
 
 /// The launches of an op, which may run in any order but for their turns; none if the step has no rows for it.
 pub fn lower<'a>(step: &Step<'a>, op: &Op) -> Vec<Prepared<'a>> {
-    let grid = policy::grid(op, &step.counts, step.switches);
+    let variants = policy::variants(op, &step.counts, step.switches);
+    let grid = variants[step.variant % variants.len()];
     if grid.groups.contains(&0) {
         return Vec::new();
     }
@@ -170,6 +172,7 @@ pub fn lower<'a>(step: &Step<'a>, op: &Op) -> Vec<Prepared<'a>> {
         Op::Add(o) => vec![elementwise::add(step, grid, o)],
         Op::MoeOutput(o) => vec![elementwise::moe_output(step, grid, o)],
         Op::GatherRows(o) => vec![elementwise::gather_rows(step, grid, o)],
+        Op::ExpandWeights(o) => vec![matmul::expand_weights(step, grid, o)],
         Op::NormLinears(o) => vec![fused::norm_linears(step, grid, o)],
         Op::LinearAdd(o) => vec![fused::linear_add(step, grid, o)],
         Op::MoeGateUp(o) => vec![fused::moe_gate_up(step, grid, o)],

@@ -22,8 +22,10 @@ use crate::devices::DeviceKind;
 use crate::inputs::StepInputs;
 use crate::mapped::MappedFile;
 use crate::op::Op;
-use crate::plan::{Plan, Program};
+use crate::ops::group_rows::GroupRows;
+use crate::plan::{Dispatch, Plan, Program};
 use crate::slots::Slots;
+use crate::switches::Switches;
 use crate::tensor::{DType, Space, Tensor};
 
 /// Text of each library, by the name of its last file.
@@ -47,6 +49,8 @@ struct Memory {
     /// With the length that was asked for.
     buffers: Slots<(Buffer, usize)>,
     kv: Option<(BufferId, usize)>,
+    /// Which of each op's legal grids runs.
+    variant: usize,
 }
 
 impl Memory {
@@ -99,6 +103,11 @@ impl MetalBackend {
         self.gpu.kernels().collect()
     }
 
+    /// Runs another legal grid of each op than the policy's, which is number 0.
+    pub fn run_variant(&mut self, variant: usize) {
+        self.memory.variant = variant;
+    }
+
     fn plan(&self, executable: ExecutableId) -> Arc<Plan> {
         Arc::clone(self.plans.get(executable.0))
     }
@@ -132,8 +141,41 @@ impl MetalBackend {
         Ok(())
     }
 
-    /// Submits some dispatches of a plan; returns the step's number.
+    /// Submits some dispatches of a plan, in one command buffer unless the host has a part in them; returns the number of
+    /// the last one.
     fn run(&mut self, plan: &Plan, range: std::ops::Range<usize>, inputs: &StepInputs) -> Result<u64, DeviceError> {
+        let on_host = |d: &Dispatch| plan.is_on_host(&d.op);
+        let mut last = self.gpu.next() - 1;
+        for part in plan.dispatches[range].chunk_by(|a, b| !on_host(a) && !on_host(b)) {
+            match part {
+                [Dispatch { op: Op::GroupRows(o), .. }] if on_host(&part[0]) => {
+                    self.gpu.wait(last)?;
+                    self.group(last, o, inputs, plan.key.switches);
+                }
+                part => last = self.run_part(part, inputs, plan.key.switches)?,
+            }
+        }
+        Ok(last)
+    }
+
+    /// Groups pairs on the host, which has waited for the device and lets it wait.
+    fn group(&self, number: u64, o: &GroupRows, inputs: &StepInputs, switches: Switches) {
+        let step = Step::new(&self.memory, number, inputs, switches);
+        let mut experts = vec![0u32; step.tokens() * o.groups.top_k()];
+        let place = step.at(&o.experts);
+        place.buffer.read(place.offset, bytemuck::cast_slice_mut(&mut experts));
+        let mut order = Vec::from_iter(0..experts.len() as u32);
+        order.sort_by_key(|pair| experts[*pair as usize]);
+        let below = |expert: usize| order.partition_point(|pair| (experts[*pair as usize] as usize) < expert) as u32;
+        let offsets = Vec::from_iter((0..=o.groups.experts()).map(below));
+        for (t, values) in [(&o.groups.offsets, &offsets), (&o.groups.order, &order)] {
+            let place = step.at(t);
+            place.buffer.write(place.offset, bytemuck::cast_slice(values));
+        }
+    }
+
+    /// Submits some dispatches in one command buffer; returns its number.
+    fn run_part(&mut self, part: &[Dispatch], inputs: &StepInputs, switches: Switches) -> Result<u64, DeviceError> {
         let number = self.gpu.next();
         let numbers = step::numbers(inputs);
         let place = &mut self.memory.numbers[number as usize % self.memory.numbers.len()];
@@ -144,9 +186,9 @@ impl MetalBackend {
             }
         }
         place.as_ref().expect("made above").write(0, &numbers);
-        let step = Step::new(&self.memory, number, inputs, plan.key.switches);
+        let step = Step::new(&self.memory, number, inputs, switches);
         let mut prepared = Vec::new();
-        for dispatch in &plan.dispatches[range] {
+        for dispatch in part {
             prepared.extend(lower::lower(&step, &dispatch.op).into_iter().map(|launch| (dispatch.stage, launch)));
             if let Op::Sample(_) = dispatch.op {
                 self.chosen[1 - inputs.token_slot] = number;

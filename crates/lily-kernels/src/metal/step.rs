@@ -20,6 +20,8 @@ pub struct Step<'a> {
     pub counts: Counts,
     /// Those of the plan.
     pub switches: Switches,
+    /// Which of each op's legal grids runs: 0 is the policy's choice.
+    pub variant: usize,
 }
 
 /// Where a table may be bound.
@@ -83,7 +85,7 @@ impl<'a> Step<'a> {
     /// A view of a step whose `numbers` are on the device, as those of the step with this number.
     pub fn new(memory: &'a Memory, step: u64, inputs: &'a StepInputs, switches: Switches) -> Self {
         let numbers = present(memory.numbers_of(step));
-        Self { memory, numbers, inputs, counts: inputs.counts(0), switches }
+        Self { memory, numbers, inputs, counts: inputs.counts(0), switches, variant: memory.variant }
     }
 
     /// Rows of the step.
@@ -111,7 +113,10 @@ impl<'a> Step<'a> {
 
     /// Where a matrix lies, or a stack of them.
     pub fn weights(&self, weight: &Matrix) -> Stack<'a> {
-        self.memory.weights.stack(weight)
+        let Some(expanded) = &weight.expanded else {
+            return self.memory.weights.stack(weight);
+        };
+        Stack { places: [self.at(expanded); 3], at: [0; 3], steps: [weight.expert_bytes(); 3] }
     }
 
     /// A sequence's part of a state operand that is read.

@@ -128,6 +128,7 @@ impl Weights {
     /// Memory ran out.
     pub fn prepare(&mut self, gpu: &mut Gpu, op: &Op) -> Result<(), DeviceError> {
         match op {
+            Op::ExpandWeights(o) => self.gather(gpu, &o.weight),
             Op::ExpertLinear(o) => self.gather(gpu, &o.weight),
             Op::ExpertGateUp(o) => {
                 self.gather(gpu, &o.gate.weight)?;
@@ -173,7 +174,7 @@ impl Weights {
 
     fn gather(&mut self, gpu: &mut Gpu, weight: &Matrix) -> Result<(), DeviceError> {
         let name = weight.stack.as_ptr();
-        if regular(weight).is_some() || self.gathered.contains_key(&name) {
+        if weight.expanded.is_some() || regular(weight).is_some() || self.gathered.contains_key(&name) {
             return Ok(());
         }
         let steps = parts(&weight.stack[0]).map(|slice| (slice.bytes as usize).next_multiple_of(ALIGN));

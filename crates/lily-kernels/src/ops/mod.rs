@@ -7,6 +7,7 @@ pub mod attention_parts;
 pub mod combine_experts;
 pub mod conv1d_silu;
 pub mod embed;
+pub mod expand_weights;
 pub mod expert_gate_up;
 pub mod expert_linear;
 pub mod gated_delta;

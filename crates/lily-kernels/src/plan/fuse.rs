@@ -3,6 +3,7 @@
 
 use super::arena::Temps;
 use super::{Phase, PlanKey};
+use crate::devices::DeviceKind;
 use crate::op::Rows;
 use crate::op::{Access, Op, OpKind};
 use crate::ops::attention_merge::AttentionMerge;
@@ -40,6 +41,8 @@ enum At {
     Every,
     /// Decode steps of up to so many rows: more are better off with kernels that take many rows at once.
     Decode(usize),
+    /// All but prefill on a GPU, where a head's norm would hold its rows together in one threadgroup.
+    NotGpuPrefill,
 }
 
 impl Fusion {
@@ -47,6 +50,7 @@ impl Fusion {
     pub fn applies(&self, key: &PlanKey) -> bool {
         let here = match self.at {
             At::Every => true,
+            At::NotGpuPrefill => key.phase == Phase::Decode || key.device == DeviceKind::Cpu,
             At::Decode(rows) => key.phase == Phase::Decode && key.token_bucket <= rows,
         };
         here && self.needs.iter().chain(&[self.name]).all(|name| key.switches.is_on(name, key.device))
@@ -104,7 +108,7 @@ pub const FUSIONS: &[Fusion] = &[
     Fusion {
         name: "fuse-gdn-norm",
         patterns: &[&[OpKind::GatedDelta, OpKind::GatedRmsNorm]],
-        at: At::Every,
+        at: At::NotGpuPrefill,
         needs: &[],
         fuse: |run, _| match run {
             [Op::GatedDelta(delta), Op::GatedRmsNorm(norm)] if delta.out == norm.y => {

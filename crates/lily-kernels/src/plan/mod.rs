@@ -2,6 +2,7 @@
 //! record → fuse → hazard (stages) → arena (scratch memory) → `Plan`. Lowering belongs to the devices.
 
 mod arena;
+mod expand;
 mod fuse;
 mod hazard;
 mod print;
@@ -12,7 +13,7 @@ pub use record::{Recorder, Weight};
 
 use crate::devices::DeviceKind;
 use crate::inputs::StepInputs;
-use crate::op::{Access, Cost, Counts, Op, Rows};
+use crate::op::{Access, Cost, Counts, Op, OpKind, Rows};
 use crate::switches::Switches;
 use crate::tensor::Tensor;
 
@@ -135,6 +136,18 @@ impl Plan {
     /// Traffic and arithmetic of a step of these sizes.
     pub fn cost(&self, counts: &Counts) -> Cost {
         self.dispatches.iter().map(|d| d.op.contract().cost(counts)).fold(Cost::default(), |a, b| a + b)
+    }
+
+    /// Whether the host does a dispatch, and the device waits for it.
+    pub fn is_on_host(&self, op: &Op) -> bool {
+        let device = self.key.device;
+        let by_host = device == DeviceKind::Metal && !self.key.switches.is_on("gpu-routing", device);
+        by_host && op.kind() == OpKind::GroupRows
+    }
+
+    /// Command buffers of a step on a GPU: each dispatch of the host ends one.
+    pub fn command_buffers(&self) -> usize {
+        1 + self.dispatches.iter().filter(|d| self.is_on_host(&d.op)).count()
     }
 
     /// Asserts that a step's inputs are within the plan's buckets and do not collide. Broken ones are the engine's bug:

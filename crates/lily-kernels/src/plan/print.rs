@@ -46,6 +46,9 @@ pub fn report(plan: &Plan, counts: &Counts, dispatches: bool) -> String {
     }
     let _ = writeln!(out, "dispatches: {}", plan.dispatches.len());
     let _ = writeln!(out, "sequential stages: {}", plan.stages);
+    if plan.command_buffers() > 1 {
+        let _ = writeln!(out, "command buffers: {}", plan.command_buffers());
+    }
     let _ = writeln!(out, "arena bytes: {}", plan.arena_bytes);
     for (fusion, (name, hits)) in FUSIONS.iter().zip(&plan.fusions) {
         if fusion.applies(key) {

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 
 use super::arena::Temps;
 use super::{Dispatch, Phase, Plan, PlanKey, Precision, Tap, arena, fuse, hazard};
+use crate::devices::DeviceKind;
 use crate::op::{Access, Op, Rows};
 use crate::ops::add::Add;
 use crate::ops::attention::Attention;
@@ -311,7 +312,10 @@ impl Recorder {
             let on = fusion.applies(&self.key);
             assert_eq!(*hits, if on { want } else { 0 }, "{name} fired {hits} times, {want} expected");
         }
-        let stages = hazard::stages(self.ops.iter().map(|(op, _)| op));
+        super::expand::apply(&mut self.ops, &mut self.temps, &self.key);
+        let serial = self.key.device == DeviceKind::Metal && !self.key.switches.is_on("concurrent", self.key.device);
+        let stages =
+            if serial { Vec::from_iter(0..self.ops.len()) } else { hazard::stages(self.ops.iter().map(|(op, _)| op)) };
         let (mut ops, scopes): (Vec<(Op, usize)>, Vec<String>) =
             self.ops.into_iter().zip(&stages).map(|((op, scope), stage)| ((op, *stage), scope)).unzip();
         let (offsets, arena_bytes) = arena::place(&ops, &self.temps.0);

@@ -111,6 +111,7 @@ const fn routing(op: &Op) -> Routing<'_> {
         Op::Embed(_)
         | Op::RmsNorm(_)
         | Op::QuantizeRows(_)
+        | Op::ExpandWeights(_)
         | Op::Linear(_)
         | Op::Rope(_)
         | Op::KvWrite(_)
@@ -173,6 +174,7 @@ fn run_op(op: &Op, mem: &mut Memory, inputs: &StepInputs) {
         Op::GatedDeltaNorm(o) => ops::gated_delta_norm::reference::run(o, mem, inputs),
         Op::RouterTopK(o) => ops::router_top_k::reference::run(o, mem, inputs),
         Op::GroupRows(o) => ops::group_rows::reference::run(o, mem, inputs),
+        Op::ExpandWeights(o) => ops::expand_weights::reference::run(o, mem),
         Op::ExpertLinear(o) => ops::expert_linear::reference::run(o, mem, inputs),
         Op::SwiGlu(o) => ops::swiglu::reference::run(o, mem, inputs),
         Op::ExpertGateUp(o) => ops::expert_gate_up::reference::run(o, mem, inputs),

@@ -34,6 +34,9 @@ pub fn affine_row(mem: &mut Memory, m: &Matrix, expert: usize, row: usize) -> Af
 
 /// Reads a row's values.
 pub fn matrix_row(mem: &mut Memory, m: &Matrix, expert: usize, row: usize) -> Vec<f64> {
+    if let Some(expanded) = &m.expanded {
+        return mem.row(expanded, expert * m.rows + row);
+    }
     match m.format {
         Format::Dense(dtype) => {
             let bytes = m.cols * dtype.bytes();

@@ -1,7 +1,7 @@
 //! The key/value cache: what writes it, what reads it.
 
 use super::sources::{
-    ATTENTION, ATTENTION_BLOCKS, ATTENTION_MERGE, ATTENTION_PARTS, KV_WRITE, QK_NORM_ROPE_WRITE, ROPE,
+    ATTENTION, ATTENTION_BLOCKS, ATTENTION_MERGE, ATTENTION_PARTS, ATTENTION_TILE, KV_WRITE, QK_NORM_ROPE_WRITE, ROPE,
 };
 use super::{Arguments, Prepared, type_code};
 use crate::devices::DeviceKind;
@@ -13,7 +13,7 @@ use crate::ops::attention_parts::{AttentionParts, Cut};
 use crate::ops::kv_write::{KvLayer, KvWrite};
 use crate::ops::qk_norm_rope_write::QkNormRopeWrite;
 use crate::ops::rope::Rope;
-use crate::policy::{Grid, MERGED_ELEMENTS, shared_heads};
+use crate::policy::{Grid, MERGED_ELEMENTS, shared_heads, tile_heads};
 
 /// Elements of a head that `attention.metal` has registers for.
 const MOST_HEAD_DIM: usize = 256;
@@ -54,6 +54,12 @@ pub fn qk_norm_rope_write<'a>(step: &Step<'a>, grid: Grid, o: &QkNormRopeWrite) 
 pub fn attention<'a>(step: &Step<'a>, grid: Grid, o: &Attention) -> Prepared<'a> {
     let buffers = vec![step.at(&o.q), step.rows(), step.tables(), step.kv(), step.at(&o.out)];
     let scale = 1.0 / (o.layer.head_dim as f32).sqrt();
+    if grid.kernel != "attention_rows" {
+        return Prepared::new(ATTENTION_TILE, grid, buffers)
+            .constants(&[type_code(o.layer.dtype), tile_heads(o) as u32])
+            .arguments(layer(step, &o.layer))
+            .arguments(Arguments::of(&[o.q_heads(), step.tokens()]).float(scale));
+    }
     Prepared::new(ATTENTION, grid, buffers)
         .constants(&[type_code(o.layer.dtype), shared_heads(o, step.switches) as u32])
         .arguments(layer(step, &o.layer))

@@ -1,10 +1,14 @@
 //! Ops with weights.
 
-use super::sources::{EMBED, EXPERT_GATE_UP, EXPERT_LINEAR, LINEAR, LINEAR_TILE};
+use super::sources::{
+    EMBED, EXPAND_WEIGHTS, EXPERT_GATE_UP, EXPERT_GATE_UP_TILE, EXPERT_LINEAR, EXPERT_LINEAR_TILE, LINEAR,
+    LINEAR_TENSOR, LINEAR_TILE,
+};
 use super::{Arguments, Prepared, type_code};
 use crate::metal::step::Step;
 use crate::metal::weights::Stack;
 use crate::ops::embed::Embed;
+use crate::ops::expand_weights::ExpandWeights;
 use crate::ops::expert_gate_up::ExpertGateUp;
 use crate::ops::expert_linear::ExpertLinear;
 use crate::ops::linear::{Activations, Linear};
@@ -46,6 +50,15 @@ pub fn embed<'a>(step: &Step<'a>, grid: Grid, o: &Embed) -> Prepared<'a> {
         .arguments(Arguments::of(&[o.table.cols, o.table.rows]).counts(&stack.at))
 }
 
+pub fn expand_weights<'a>(step: &Step<'a>, grid: Grid, o: &ExpandWeights) -> Prepared<'a> {
+    let stack = step.weights(&o.weight);
+    let mut buffers = stack.places.to_vec();
+    buffers.push(step.at(&o.out));
+    Prepared::new(EXPAND_WEIGHTS, grid, buffers)
+        .constants(&[format_code(&o.weight, &stack), 1])
+        .arguments(Arguments::of(&[o.weight.rows, o.weight.cols]).counts(&stack.at).counts(&stack.steps))
+}
+
 pub fn linear<'a>(step: &Step<'a>, grid: Grid, o: &Linear) -> Prepared<'a> {
     let stack = step.weights(&o.weight);
     let mut buffers = vec![step.at(full(&o.x))];
@@ -53,8 +66,9 @@ pub fn linear<'a>(step: &Step<'a>, grid: Grid, o: &Linear) -> Prepared<'a> {
     buffers.push(step.at(&o.out));
     let (outputs, inputs, rows) = (o.weight.rows, o.weight.cols, step.inputs.rows(o.rows));
     let format = format_code(&o.weight, &stack);
-    if grid.kernel == "linear_tile" {
-        return Prepared::new(LINEAR_TILE, grid, buffers)
+    if grid.kernel != "linear_rows" {
+        let source = if grid.kernel == "linear_tensor" { LINEAR_TENSOR } else { LINEAR_TILE };
+        return Prepared::new(source, grid, buffers)
             .constants(&[format, 1])
             .arguments(Arguments::of(&[outputs, inputs, rows]).counts(&stack.at));
     }
@@ -76,7 +90,8 @@ pub fn expert_linear<'a>(step: &Step<'a>, grid: Grid, o: &ExpertLinear) -> Prepa
     let mut buffers = vec![step.at(full(&o.x)), step.at(&o.groups.offsets), step.at(&o.groups.order)];
     buffers.extend(stack.places);
     buffers.push(step.at(&o.out));
-    Prepared::new(EXPERT_LINEAR, grid, buffers)
+    let source = if grid.kernel == "expert_linear_rows" { EXPERT_LINEAR } else { EXPERT_LINEAR_TILE };
+    Prepared::new(source, grid, buffers)
         .constants(&[format_code(&o.weight, &stack), 1])
         .arguments(expert_arguments(o, &stack))
 }
@@ -88,7 +103,8 @@ pub fn expert_gate_up<'a>(step: &Step<'a>, grid: Grid, o: &ExpertGateUp) -> Prep
     buffers.extend(gate_stack.places);
     buffers.extend(up_stack.places);
     buffers.push(step.at(&o.act.out));
-    Prepared::new(EXPERT_GATE_UP, grid, buffers)
+    let source = if grid.kernel == "expert_gate_up_rows" { EXPERT_GATE_UP } else { EXPERT_GATE_UP_TILE };
+    Prepared::new(source, grid, buffers)
         .constants(&[format_code(&gate.weight, &gate_stack), 1, format_code(&up.weight, &up_stack)])
         .arguments(expert_arguments(gate, &gate_stack))
         .arguments(expert_arguments(up, &up_stack))

@@ -20,13 +20,19 @@ sources! {
     ADD = "add/add";
     ATTENTION = "kv_write/kv", "attention/attention";
     ATTENTION_BLOCKS = "kv_write/kv", "attention_parts/cut", "attention_parts/parts", "attention_parts/attention_blocks";
+    ATTENTION_TILE = "kv_write/kv", "attention/attention_tile";
     ATTENTION_MERGE = "attention_parts/cut", "attention_merge/attention_merge";
     ATTENTION_PARTS = "kv_write/kv", "attention_parts/cut", "attention_parts/parts", "attention_parts/attention_parts";
     COMBINE_EXPERTS = "combine_experts/combine_experts";
     CONV1D_SILU = "conv1d_silu/conv1d_silu";
     EMBED = "linear/matmul", "embed/embed";
+    EXPAND_WEIGHTS = "linear/matmul", "expand_weights/expand_weights";
     EXPERT_GATE_UP = "linear/matmul", "expert_linear/experts", "expert_gate_up/expert_gate_up";
+    EXPERT_GATE_UP_TILE = "linear/matmul", "linear/tile", "expert_linear/experts", "expert_linear/blocks",
+        "expert_gate_up/expert_gate_up_tile";
     EXPERT_LINEAR = "linear/matmul", "expert_linear/experts", "expert_linear/expert_linear";
+    EXPERT_LINEAR_TILE = "linear/matmul", "linear/tile", "expert_linear/experts", "expert_linear/blocks",
+        "expert_linear/expert_linear_tile";
     GATED_DELTA = "gated_delta/gated_delta";
     GATED_DELTA_STEP = "gated_delta_step/gated_delta_step";
     GATED_RMS_NORM = "gated_rms_norm/gated_rms_norm";
@@ -37,7 +43,8 @@ sources! {
     L2_NORM = "l2_norm/l2_norm";
     LINEAR = "linear/matmul", "linear/linear";
     LINEAR_ADD = "linear/matmul", "linear_add/linear_add";
-    LINEAR_TILE = "linear/matmul", "linear/tile";
+    LINEAR_TENSOR = "linear/matmul", "linear/tile", "linear/linear_tensor";
+    LINEAR_TILE = "linear/matmul", "linear/tile", "linear/linear_tile";
     MOE_DOWN = "linear/matmul", "moe_down/moe_down";
     MOE_GATE_UP = "linear/matmul", "moe_gate_up/moe_gate_up";
     MOE_OUTPUT = "moe_output/moe_output";

@@ -4,7 +4,7 @@ use super::ExpertGateUp;
 use crate::check::{Case, CaseBuilder, LazyCase, STEPS, Step, TRUE_ROWS, at_shapes};
 use crate::ops::expert_linear::ExpertLinear;
 use crate::ops::expert_linear::cases::{Routing, TRUE_ROUTING, route};
-use crate::ops::linear::cases::{FORMATS, activations, formats};
+use crate::ops::linear::cases::{FORMATS, LONG, activations, formats};
 use crate::ops::swiglu::SwiGlu;
 use crate::tensor::{DType, Format};
 
@@ -26,6 +26,10 @@ pub fn cases() -> Vec<Case> {
             cases.push(case(*step, SHAPE, ([*gate, up], quantized), Routing::Random { experts: 4, top_k: 2 }));
         }
     }
+    for experts in [3, 40] {
+        let form = ([formats()[0].0, formats()[1].0], false);
+        cases.push(case(LONG, SHAPE, form, Routing::Random { experts, top_k: 2 }));
+    }
     cases
 }
 
@@ -38,6 +42,9 @@ pub fn true_shapes() -> Vec<LazyCase> {
 fn case(step: Step, shape: (usize, usize), form: ([Format; 2], bool), routing: Routing) -> Case {
     let ((rows, cols), (formats, quantized)) = (shape, form);
     let mut b = CaseBuilder::new(step);
+    if b.bucket() == LONG.bucket() {
+        b.align_weights();
+    }
     let groups = route(&mut b, routing);
     let x = activations(&mut b, 1, cols, quantized);
     let pairs = b.bucket() * groups.top_k();

@@ -42,6 +42,7 @@ impl Contract for ExpertGateUp {
         // Both projections name the same rows and groups; the memory plan has to move both.
         let mut all = self.gate.x.tensors();
         all.extend(self.up.x.tensors());
+        all.extend([&mut self.gate.weight, &mut self.up.weight].into_iter().filter_map(|w| w.expanded.as_mut()));
         for groups in [&mut self.gate.groups, &mut self.up.groups] {
             all.extend([&mut groups.offsets, &mut groups.order]);
         }

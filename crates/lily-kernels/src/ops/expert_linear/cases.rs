@@ -3,7 +3,7 @@
 use super::ExpertLinear;
 use crate::check::{Case, CaseBuilder, LazyCase, STEPS, Step, TRUE_ROWS, at_shapes};
 use crate::ops::group_rows::Groups;
-use crate::ops::linear::cases::{FORMATS, activations, formats, whole_groups};
+use crate::ops::linear::cases::{FORMATS, LONG, activations, formats, whole_groups};
 use crate::tensor::{DType, Format, Tensor};
 
 /// Who chooses whom.
@@ -61,6 +61,9 @@ pub fn cases() -> Vec<Case> {
         cases.push(case(*step, (format, false), (33, 64), (Routing::Random { experts: 20, top_k: 8 }, true)));
         cases.push(case(*step, (format, true), (16, 128), (Routing::Random { experts: 20, top_k: 8 }, false)));
     }
+    for (experts, by_pair) in [(3, false), (40, true)] {
+        cases.push(case(LONG, (formats()[0].0, false), (70, 64), (Routing::Random { experts, top_k: 2 }, by_pair)));
+    }
     cases
 }
 
@@ -77,6 +80,9 @@ fn case(step: Step, form: (Format, bool), shape: (usize, usize), rows: (Routing,
     let ((format, quantized), (n, k), (routing, by_pair)) = (form, shape, rows);
     let k = whole_groups(format, k);
     let mut b = CaseBuilder::new(step);
+    if b.bucket() == LONG.bucket() {
+        b.align_weights();
+    }
     let groups = route(&mut b, routing);
     let x = activations(&mut b, if by_pair { groups.top_k() } else { 1 }, k, quantized);
     let weight = b.matrix(groups.experts(), n, k, format);

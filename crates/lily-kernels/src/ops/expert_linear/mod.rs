@@ -55,6 +55,7 @@ impl Contract for ExpertLinear {
     }
     fn tensors(&mut self) -> Vec<&mut Tensor> {
         let mut all = self.x.tensors();
+        all.extend(self.weight.expanded.as_mut());
         all.extend([&mut self.groups.offsets, &mut self.groups.order, &mut self.out]);
         all
     }

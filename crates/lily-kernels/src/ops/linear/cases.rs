@@ -63,6 +63,12 @@ pub fn activations(b: &mut CaseBuilder, per_row: usize, cols: usize, quantized: 
     })
 }
 
+/// A chunk of more rows than any kernel takes at once.
+pub const LONG: Step = Step::Prefill { bucket: 64, start: 0, rows: 57 };
+
+/// Inputs of the cases whose weights begin at multiples of 16 bytes.
+pub const ALIGNED_COLS: usize = 256;
+
 /// Outputs that fill no vector; inputs of one group, two and five.
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
@@ -75,6 +81,14 @@ pub fn cases() -> Vec<Case> {
             if j < 2 || quantized {
                 cases.push(case(*step, form, (37, 128), Rows::Outputs));
             }
+        }
+    }
+    for format in [FORMATS[0], Format::Dense(DType::Bf16)] {
+        cases.push(case(LONG, (format, false), (70, 64), Rows::Tokens));
+    }
+    for format in FORMATS {
+        for step in [STEPS[1], STEPS[3]] {
+            cases.push(case(step, (*format, false), (66, ALIGNED_COLS), Rows::Tokens));
         }
     }
     cases
@@ -106,6 +120,9 @@ pub fn true_shapes() -> Vec<LazyCase> {
 fn case(step: Step, form: (Format, bool), shape: (usize, usize), rows: Rows) -> Case {
     let ((format, quantized), (n, k)) = (form, shape);
     let mut b = CaseBuilder::new(step);
+    if k == ALIGNED_COLS {
+        b.align_weights();
+    }
     let x = activations(&mut b, 1, k, quantized);
     let weight = b.matrix(1, n, k, format);
     let out = match rows {

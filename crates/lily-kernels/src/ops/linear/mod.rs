@@ -100,6 +100,7 @@ impl Contract for Linear {
     }
     fn tensors(&mut self) -> Vec<&mut Tensor> {
         let mut all = self.x.tensors();
+        all.extend(self.weight.expanded.as_mut());
         all.push(&mut self.out);
         all
     }

@@ -1,102 +1,135 @@
-// out = x · Wᵀ for many rows: a threadgroup of four simdgroups takes 32 rows and 32 outputs, each simdgroup a quarter as 2 × 2
-// matrices of 8 × 8. Inputs come 32 at a time through threadgroup memory, weights decoded on the way, so that each is read
-// once for 32 rows and never expanded in device memory. Sums are f32.
+// What matmuls of many rows share, after `matmul.metal`. A threadgroup of four simdgroups takes TILE rows and 64 outputs, each
+// simdgroup all rows and 16 outputs as matrices of 8 × 8. Inputs come 32 at a time through threadgroup memory, weights decoded
+// on the way: each is read once for all rows of the tile and never expanded in device memory. Sums are f32.
 
-struct TileArguments {
-    uint outputs;
-    uint inputs;
-    uint rows;
-    uint elements_at;  // bytes from each buffer's place to its first element
-    uint scales_at;
-    uint biases_at;
+constant constexpr uint TILE_OUTPUTS = 64;
+constant constexpr uint TILE_INPUTS = 32;  // of a step
+constant constexpr uint TILE_THREADS = 128;
+// From one row of threadgroup memory to the next, so that a column of a matrix does not lie in one bank.
+constant constexpr uint TILE_STRIDE = 36;
+constant constexpr uint OUT_STRIDE = 68;
+// Inputs of an output that a thread decodes in a step: they share a scale, for groups have at least 32.
+constant constexpr uint DECODED = 16;
+
+// A simdgroup's sums.
+template <uint TILE>
+struct Sums {
+    simdgroup_float8x8 of[TILE / 8][2];
 };
 
-constant constexpr uint TILE = 32;  // rows, outputs, and inputs of a step
-constant constexpr uint THREADS = 128;
-
-// Rows first … first + 31 of the activations, from input k on; zeros past the ends.
-inline void load_rows(device const float* x, uint rows, uint inputs, uint first, uint k, uint tid, threadgroup float* to) {
-    for (uint i = tid; i < TILE * TILE; i += THREADS) {
-        const uint row = first + i / TILE;
-        const uint at = k + i % TILE;
-        to[i] = row < rows && at < inputs ? x[row * inputs + at] : 0.0f;
+template <uint TILE>
+inline void clear(thread Sums<TILE>& sums) {
+    for (uint r = 0; r < TILE / 8; r++) {
+        sums.of[r][0] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
+        sums.of[r][1] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
     }
 }
 
-// The same of the weights: a thread decodes one run of eight.
-inline void load_weights(Weights w, Format f, uint outputs, uint inputs, uint first, uint k, uint tid, threadgroup float* to) {
-    const uint row = first + tid / (TILE / RUN);
-    const uint start = k + tid % (TILE / RUN) * RUN;
-    threadgroup float* values = to + tid * RUN;
-    float codes[RUN] = {};
-    float scale = 1.0f;
-    float bias = 0.0f;
-    if (row < outputs && start < inputs) {
-        if (f.dense != 0) {
-            for (uint i = 0; i < RUN && start + i < inputs; i++) {
-                codes[i] = float_at(w.elements, f.type, row * inputs + start + i);
-            }
-        } else {
-            unpack(w.elements + row * (inputs * f.bits / 8), f.bits, start / RUN, codes);
-            const uint at = row * (inputs / f.group) + start / f.group;
-            scale = float_at(w.scales, f.type, at);
-            bias = float_at(w.biases, f.type, at);
+// Which row of the tile a thread loads: the same at every step.
+template <uint TILE>
+inline uint loaded_row(uint tid) {
+    return tid * TILE / TILE_THREADS;
+}
+
+// Inputs k … k + 31 of every row, of which a thread takes TILE / 4; zeros past the ends.
+template <uint TILE>
+inline void load_inputs(device const float* row, bool is_row, uint inputs, uint k, uint tid, threadgroup float* to) {
+    constexpr uint EACH = TILE / 4;
+    const uint column = tid * EACH % TILE_INPUTS;
+    const uint start = k + column;
+    threadgroup float* values = to + loaded_row<TILE>(tid) * TILE_STRIDE + column;
+    if (is_row && inputs % 4 == 0 && start + EACH <= inputs) {
+        for (uint i = 0; i < EACH; i += 4) {
+            *reinterpret_cast<threadgroup float4*>(values + i) = *reinterpret_cast<device const float4*>(row + start + i);
         }
-    }
-    for (uint i = 0; i < RUN; i++) {
-        values[i] = scale * codes[i] + bias;
+    } else {
+        for (uint i = 0; i < EACH; i++) {
+            values[i] = is_row && start + i < inputs ? row[start + i] : 0.0f;
+        }
     }
 }
 
-kernel void linear_tile(
-    device const float* x [[buffer(0)]],
-    device const uchar* elements [[buffer(1)]],
-    device const uchar* scales [[buffer(2)]],
-    device const uchar* biases [[buffer(3)]],
-    device float* out [[buffer(4)]],
-    constant TileArguments& args [[buffer(5)]],
-    uint3 group [[threadgroup_position_in_grid]],
-    uint tid [[thread_index_in_threadgroup]],
-    uint simdgroup [[simdgroup_index_in_threadgroup]])
-{
-    threadgroup float left[TILE * TILE];
-    threadgroup float right[TILE * TILE];
-    const Weights w = {elements + args.elements_at, scales + args.scales_at, biases + args.biases_at};
-    const uint first_row = group.y * TILE;
-    const uint first_output = group.x * TILE;
-    const uint row = simdgroup / 2 * 16;
-    const uint column = simdgroup % 2 * 16;
-    simdgroup_float8x8 sums[2][2];
-    for (uint i = 0; i < 4; i++) {
-        sums[i / 2][i % 2] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
-    }
-    for (uint k = 0; k < args.inputs; k += TILE) {
-        load_rows(x, args.rows, args.inputs, first_row, k, tid, left);
-        load_weights(w, format(), args.outputs, args.inputs, first_output, k, tid, right);
-        threadgroup_barrier(mem_flags::mem_threadgroup);
-        for (uint step = 0; step < TILE; step += 8) {
-            simdgroup_float8x8 rows[2];
-            simdgroup_float8x8 weights[2];
-            for (uint i = 0; i < 2; i++) {
-                simdgroup_load(rows[i], left + (row + i * 8) * TILE + step, TILE);
-                simdgroup_load(weights[i], right + (column + i * 8) * TILE + step, TILE, ulong2(0, 0), true);
-            }
-            for (uint i = 0; i < 4; i++) {
-                simdgroup_multiply_accumulate(sums[i / 2][i % 2], rows[i / 2], weights[i % 2], sums[i / 2][i % 2]);
-            }
+// The words that hold the codes of DECODED inputs.
+inline void load_half_span(device const uchar* from, Format f, thread uint* words) {
+    if (f.align >= 4 && f.bits % 2 == 0) {
+        for (uint i = 0; i < f.bits / 2; i++) {
+            words[i] = reinterpret_cast<device const uint*>(from)[i];
         }
-        // The next step overwrites what this one reads.
+    } else {
+        for (uint i = 0; i < (f.bits + 1) / 2; i++) {
+            words[i] = 0;
+        }
+        for (uint i = 0; i < f.bits * 2; i++) {
+            words[i / 4] |= uint(from[i]) << (8 * (i % 4));
+        }
+    }
+}
+
+// The same of 64 outputs' weights.
+template <uint STRIDE, class T>
+inline void load_weights(Weights w, Format f, uint outputs, uint inputs, uint first, uint k, uint tid, threadgroup T* to) {
+    const uint row = first + tid / 2;
+    const uint start = k + tid % 2 * DECODED;
+    threadgroup T* values = to + tid / 2 * STRIDE + tid % 2 * DECODED;
+    if (row >= outputs || start >= inputs) {
+        for (uint i = 0; i < DECODED; i++) {
+            values[i] = static_cast<T>(0.0f);
+        }
+    } else if (f.dense != 0) {
+        for (uint i = 0; i < DECODED; i++) {
+            values[i] = static_cast<T>(start + i < inputs ? float_at(w.elements, f.type, row * inputs + start + i) : 0.0f);
+        }
+    } else {
+        const uint at = row * (inputs / f.group) + start / f.group;
+        const float scale = float_at(w.scales, f.type, at);
+        const float bias = float_at(w.biases, f.type, at);
+        uint words[DECODED * MOST_BITS / 32];
+        load_half_span(w.elements + ulong(row) * (inputs * f.bits / 8) + start * f.bits / 8, f, words);
+        for (uint i = 0; i < DECODED; i++) {
+            values[i] = static_cast<T>(scale * code_of(words, f.bits, i) + bias);
+        }
+    }
+}
+
+// sums += rows · weightsᵀ of one step.
+template <uint TILE>
+inline void multiply(threadgroup const float* left, threadgroup const float* right, uint simdgroup, thread Sums<TILE>& sums) {
+    for (uint k = 0; k < TILE_INPUTS; k += 8) {
+        simdgroup_float8x8 weights[2];
+        for (uint i = 0; i < 2; i++) {
+            simdgroup_load(weights[i], right + (simdgroup * 16 + i * 8) * TILE_STRIDE + k, TILE_STRIDE, ulong2(0, 0), true);
+        }
+        for (uint r = 0; r < TILE / 8; r++) {
+            simdgroup_float8x8 rows;
+            simdgroup_load(rows, left + r * 8 * TILE_STRIDE + k, TILE_STRIDE);
+            simdgroup_multiply_accumulate(sums.of[r][0], rows, weights[0], sums.of[r][0]);
+            simdgroup_multiply_accumulate(sums.of[r][1], rows, weights[1], sums.of[r][1]);
+        }
+    }
+}
+
+template <uint TILE>
+inline void store(thread Sums<TILE>& sums, uint simdgroup, threadgroup float* to) {
+    for (uint r = 0; r < TILE / 8; r++) {
+        simdgroup_store(sums.of[r][0], to + r * 8 * OUT_STRIDE + simdgroup * 16, OUT_STRIDE);
+        simdgroup_store(sums.of[r][1], to + r * 8 * OUT_STRIDE + simdgroup * 16 + 8, OUT_STRIDE);
+    }
+}
+
+// The products of a tile: into `right`, rows OUT_STRIDE apart. `row` is the one that this thread loads.
+template <uint TILE>
+inline void tile_products(
+    device const float* row, bool is_row, uint inputs, uint outputs, Weights w, uint first, uint tid, uint simdgroup, threadgroup float* left, threadgroup float* right) {
+    Sums<TILE> sums;
+    clear<TILE>(sums);
+    for (uint k = 0; k < inputs; k += TILE_INPUTS) {
+        load_inputs<TILE>(row, is_row, inputs, k, tid, left);
+        load_weights<TILE_STRIDE>(w, format(), outputs, inputs, first, k, tid, right);
+        threadgroup_barrier(mem_flags::mem_threadgroup);
+        multiply<TILE>(left, right, simdgroup, sums);
+        // The next step, or the products, overwrite what this one reads.
         threadgroup_barrier(mem_flags::mem_threadgroup);
     }
-    for (uint i = 0; i < 4; i++) {
-        simdgroup_store(sums[i / 2][i % 2], left + (row + i / 2 * 8) * TILE + column + i % 2 * 8, TILE);
-    }
+    store<TILE>(sums, simdgroup, right);
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    for (uint i = tid; i < TILE * TILE; i += THREADS) {
-        const uint at = first_row + i / TILE;
-        const uint output = first_output + i % TILE;
-        if (at < args.rows && output < args.outputs) {
-            out[at * args.outputs + output] = left[i];
-        }
-    }
 }

@@ -1,0 +1,1 @@
+#include "../../strict_tensor.h"
