@@ -31,8 +31,7 @@ impl Default for Machine {
             system: (26, 4),
             language: 4 << 16,
             families: vec![1001, 1007, 1008, 1009, 5002],
-            // There is no tensor in the shim.
-            unknown: vec!["metal_tensor"],
+            unknown: Vec::new(),
             residency_sets: true,
             binary_archives: true,
             no_copy: true,
