@@ -110,9 +110,9 @@ pub struct Attention {
 #[derive(Debug, Clone)]
 pub enum Mlp {
     /// One gated MLP.
-    Dense(DenseMlp),
+    Dense(Box<DenseMlp>),
     /// Experts.
-    Sparse(SparseMoe),
+    Sparse(Box<SparseMoe>),
 }
 
 /// Gated MLP, SPEC §5.
@@ -208,8 +208,10 @@ impl Layer {
             },
             post_attention_layernorm: l.vector(&format!("{at}.post_attention_layernorm.weight"), d)?,
             mlp: match config.mlp_types[index] {
-                MlpType::Dense => Mlp::Dense(DenseMlp::load(l, &format!("{at}.mlp"), d, config.intermediate_size)?),
-                MlpType::Sparse => Mlp::Sparse(SparseMoe::load(config, l, &format!("{at}.mlp"))?),
+                MlpType::Dense => {
+                    Mlp::Dense(Box::new(DenseMlp::load(l, &format!("{at}.mlp"), d, config.intermediate_size)?))
+                }
+                MlpType::Sparse => Mlp::Sparse(Box::new(SparseMoe::load(config, l, &format!("{at}.mlp"))?)),
             },
         })
     }
