@@ -3,7 +3,26 @@
 #pragma once
 #define MSL_INLINE __attribute__((always_inline)) inline
 #define MSL_UNCHECKED __attribute__((no_sanitize("thread"), noinline))
-namespace metal { typedef _Float16 half; }
+namespace metal {
+typedef _Float16 half;
+void machine_misaligned(const void* at, unsigned long bytes);
+}
+#if defined(__SANITIZE_THREAD__)
+#define MSL_CHECKED 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define MSL_CHECKED 1
+#endif
+#endif
+#ifdef MSL_CHECKED
+// A compiler may cut a vector's load into its lanes, and believes that the vector is aligned: so it must not see the question.
+#define MSL_ALIGNED(at, bytes)                                                                 \
+    do {                                                                                       \
+        const void* msl_at = (at);                                                             \
+        asm volatile("" : "+r"(msl_at));                                                       \
+        if (reinterpret_cast<unsigned long>(msl_at) % (bytes)) machine_misaligned(msl_at, bytes); \
+    } while (0)
+#endif
 #include "types.h"
 
 using metal::as_type;

@@ -477,6 +477,14 @@ uint3 Place::attribute(Attribute what) const {
     return uint3(0);
 }
 
+void machine_misaligned(const void* at, unsigned long bytes) {
+    if (!machine.running || !machine.launch->check) return;
+    Region* region = region_of(static_cast<const char*>(at));
+    const std::string place = region ? region->name() : "private memory";
+    problem("misaligned access", 0, "a vector of " + std::to_string(bytes) + " bytes of " + place + ", at " + address(__builtin_return_address(0)), true);
+    to_scheduler();  // and never back
+}
+
 }  // namespace metal
 
 // ---- what the host calls ----

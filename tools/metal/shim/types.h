@@ -44,6 +44,10 @@ struct bfloat {
 MSL_BFLOAT(+) MSL_BFLOAT(-) MSL_BFLOAT(*) MSL_BFLOAT(/)
 #undef MSL_BFLOAT
 
+#ifndef MSL_ALIGNED
+#define MSL_ALIGNED(at, bytes)
+#endif
+
 template <class T, int N> struct vec;
 
 // A vector that fills a word is copied as one: a thread's load of it is one load.
@@ -77,8 +81,8 @@ template <class T, int N, int... I> struct lanes_of {
 #define MSL_VECTOR(N)                                                              \
     vec() = default;                                                               \
     MSL_INLINE vec(T all) { for (int i = 0; i < N; i++) lane[i] = all; }           \
-    MSL_INLINE vec(const vec& o) { copy_lanes(lane, o.lane); }                     \
-    MSL_INLINE vec& operator=(const vec& o) { copy_lanes(lane, o.lane); return *this; } \
+    MSL_INLINE vec(const vec& o) { MSL_ALIGNED(&o, alignof(vec)); copy_lanes(lane, o.lane); } \
+    MSL_INLINE vec& operator=(const vec& o) { MSL_ALIGNED(&o, alignof(vec)); MSL_ALIGNED(this, alignof(vec)); copy_lanes(lane, o.lane); return *this; } \
     template <class U> MSL_INLINE explicit vec(const vec<U, N>& o) { for (int i = 0; i < N; i++) lane[i] = static_cast<T>(o.lane[i]); } \
     MSL_INLINE T& operator[](int i) { return lane[i]; }                            \
     MSL_INLINE const T& operator[](int i) const { return lane[i]; }

@@ -52,6 +52,7 @@ fn each_fault_is_reported_by_its_name_in_any_order_of_threads() {
         ("barrier_against_simd_operation", "partial simd operation"),
         ("barrier_after_exit", "barrier after exit"),
         ("misaligned_vector", "misaligned access"),
+        ("misaligned_factor", "misaligned access"),
         ("uninitialised_threadgroup_memory", "uninitialised read"),
         ("too_much_threadgroup_memory", "threadgroup memory"),
     ];

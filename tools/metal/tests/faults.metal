@@ -94,6 +94,13 @@ kernel void misaligned_vector(
     out[tid] = four.x + four.y + four.z + four.w;
 }
 
+// Whose load a compiler may cut into its lanes.
+kernel void misaligned_factor(
+    device const uint* x [[buffer(0)]], device uint* out [[buffer(1)]], uint tid [[thread_index_in_threadgroup]]) {
+    const uint4 three = uint4(3) * *reinterpret_cast<device const uint4*>(x + tid % 4 * 2);
+    out[tid] = three.x + three.w;
+}
+
 kernel void barrier_after_exit(device uint* out [[buffer(0)]], uint tid [[thread_index_in_threadgroup]]) {
     if (tid == 5) {
         return;

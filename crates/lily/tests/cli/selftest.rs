@@ -4,16 +4,22 @@ use super::{FRANCE, run, stderr, stdout};
 
 #[test]
 fn selftest_says_whether_all_was_right() {
-    let output = run(&["selftest"]);
-    assert!(output.status.success(), "{}{}", stdout(&output), stderr(&output));
-    let text = stdout(&output);
-    let last = text.lines().last().unwrap_or_default();
-    assert!(last.contains(" cases and one answer, 0 wrong, ") && last.ends_with("s: all right"), "{text}");
-    for op in ["linear ", "gated_delta_norm ", "sample "] {
-        let line = text.lines().find(|line| line.starts_with(op)).unwrap_or_default();
-        assert!(line.contains(" cases, 0 wrong, largest error "), "{op}: {text}");
+    let devices: &[&str] = if cfg!(feature = "software-metal") { &["cpu", "software-metal"] } else { &["cpu"] };
+    if devices.len() == 1 {
+        println!("SKIP selftest of the Metal device in software: this build has none");
     }
-    assert!(text.contains(FRANCE));
+    for device in devices {
+        let output = run(&["selftest", "--device", device]);
+        assert!(output.status.success(), "{}{}", stdout(&output), stderr(&output));
+        let text = stdout(&output);
+        let last = text.lines().last().unwrap_or_default();
+        assert!(last.contains(" cases and one answer, 0 wrong, ") && last.ends_with("s: all right"), "{text}");
+        for op in ["linear ", "gated_delta_norm ", "sample "] {
+            let line = text.lines().find(|line| line.starts_with(op)).unwrap_or_default();
+            assert!(line.contains(" cases, 0 wrong, largest error "), "{op}: {text}");
+        }
+        assert!(text.contains(FRANCE));
+    }
 }
 
 #[test]

@@ -31,7 +31,8 @@ struct WeightedRows {
     PlainRows rows;
     device const float* weight;
     float4 four(uint row, uint i) const thread {
-        return rows.four(row, i) * *reinterpret_cast<device const float4*>(weight + i);
+        // Constants begin at multiples of 4 bytes, not of 16.
+        return rows.four(row, i) * float4(weight[i], weight[i + 1], weight[i + 2], weight[i + 3]);
     }
     float one(uint row, uint i) const thread {
         return rows.one(row, i) * weight[i];
