@@ -54,9 +54,14 @@ fn check_all(seed: u32) {
     assert!(checked > 800 && failures.is_empty(), "{} failed:\n{}", failures.len(), failures.join("\n"));
 }
 
-/// Ops with several legal grids, and how many.
-const WITH_VARIANTS: [(OpKind, usize); 4] =
-    [(OpKind::Linear, 4), (OpKind::ExpertLinear, 3), (OpKind::ExpertGateUp, 3), (OpKind::Attention, 2)];
+/// Ops with several legal grids, and how many. Of the last, which has few cases, all are checked.
+const WITH_VARIANTS: [(OpKind, usize); 5] = [
+    (OpKind::Linear, 4),
+    (OpKind::ExpertLinear, 3),
+    (OpKind::ExpertGateUp, 3),
+    (OpKind::Attention, 2),
+    (OpKind::GatedDelta, 2),
+];
 
 /// Kernels that round more than the policy's choice, and how far from the reference they may be.
 const ROUNDING: [(&str, f64); 1] = [("linear_tensor", 3e-2)];
@@ -80,8 +85,9 @@ fn check_variants(seed: u32, of: usize) {
     prepare(seed);
     let (mut checked, mut failures) = (0, Vec::new());
     for (kind, legal) in WITH_VARIANTS {
+        let of = if kind == OpKind::GatedDelta { 1 } else { of };
         for variant in 1..legal {
-            for case in cases(kind).into_iter().skip(variant).step_by(of) {
+            for case in cases(kind).into_iter().skip(variant % of).step_by(of) {
                 checked += 1;
                 failures.extend(check_variant(case, variant).err());
             }
