@@ -1,5 +1,5 @@
 //! What a dispatch becomes on a GPU: which kernel, how many threadgroups of how many threads. Decided from the op, the
-//! step's sizes and the switches alone, so that a plan can be described without a device. Knows no buffer.
+//! step's sizes, the switches and what the GPU can do, so that a plan can be described without a device. Knows no buffer.
 
 mod attention; // the cache, rotation, attention
 mod delta; // the recurrence and what leads to it
@@ -18,6 +18,21 @@ use crate::switches::Switches;
 pub const SIMD: usize = 32;
 /// Threads of a threadgroup whose threads take an element each.
 const ELEMENT_THREADS: usize = 256;
+
+/// What of a GPU decides which kernels run on it. A device finds it out; plans are described for the default.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Abilities {
+    /// Matrices of a simdgroup: every Apple GPU from M1 on.
+    pub matrices: bool,
+    /// Tensors of bfloat, and units that multiply them: from M5 on.
+    pub tensors: bool,
+}
+
+impl Default for Abilities {
+    fn default() -> Self {
+        Self { matrices: true, tensors: false }
+    }
+}
 
 /// One kernel's grid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,28 +57,30 @@ impl Grid {
 }
 
 /// Every legal grid of a dispatch, the policy's choice first.
-pub fn variants(op: &Op, c: &Counts, switches: Switches) -> Vec<Grid> {
+pub fn variants(op: &Op, c: &Counts, switches: Switches, gpu: Abilities) -> Vec<Grid> {
     if let Op::Linear(o) = op {
-        matmul::linear(o, c).to_vec()
+        matmul::linear(o, c, gpu)
     } else if let Op::ExpertLinear(o) = op {
-        matmul::expert_linear(o, c, switches).to_vec()
+        matmul::expert_linear(o, c, switches, gpu)
     } else if let Op::ExpertGateUp(o) = op {
-        matmul::expert_gate_up(o, c, switches).to_vec()
+        matmul::expert_gate_up(o, c, switches, gpu)
     } else if let Op::Attention(o) = op {
-        attention::attention(o, c, switches)
+        attention::attention(o, c, switches, gpu)
+    } else if let Op::GatedDelta(o) = op {
+        delta::gated_delta(o, switches, gpu)
     } else {
-        vec![grid(op, c, switches)]
+        vec![grid(op, c, switches, gpu)]
     }
 }
 
 /// The grid of a dispatch in a step of these sizes. What has a state is launched once for each sequence, each with this
 /// grid.
-pub fn grid(op: &Op, c: &Counts, switches: Switches) -> Grid {
+pub fn grid(op: &Op, c: &Counts, switches: Switches, gpu: Abilities) -> Grid {
     match op {
         Op::Embed(o) => Grid::elements("embed", o.table.cols, c.tokens),
-        Op::Linear(o) => matmul::linear(o, c)[0],
-        Op::ExpertLinear(o) => matmul::expert_linear(o, c, switches)[0],
-        Op::ExpertGateUp(o) => matmul::expert_gate_up(o, c, switches)[0],
+        Op::Linear(o) => matmul::linear(o, c, gpu)[0],
+        Op::ExpertLinear(o) => matmul::expert_linear(o, c, switches, gpu)[0],
+        Op::ExpertGateUp(o) => matmul::expert_gate_up(o, c, switches, gpu)[0],
         Op::RmsNorm(o) => rows::rms_norm(o, c),
         Op::L2Norm(o) => Grid::new("l2_norm", [o.out.cols / o.dim, c.tokens], SIMD),
         Op::GatedRmsNorm(o) => Grid::new("gated_rms_norm", [o.out.cols / o.weight.cols, c.tokens], SIMD),
@@ -72,9 +89,9 @@ pub fn grid(op: &Op, c: &Counts, switches: Switches) -> Grid {
         Op::Rope(o) => Grid::elements("rope", o.x.cols, c.tokens),
         Op::KvWrite(o) => Grid::elements("kv_write", o.k.cols, c.tokens),
         Op::QkNormRopeWrite(o) => attention::qk_norm_rope_write(o, c),
-        Op::Attention(o) => attention::attention(o, c, switches)[0],
+        Op::Attention(o) => attention::attention(o, c, switches, gpu)[0],
         Op::Conv1dSilu(o) => delta::conv1d_silu(o, c),
-        Op::GatedDelta(o) => delta::gated_delta(o, switches),
+        Op::GatedDelta(o) => delta::gated_delta(o, switches, gpu)[0],
         Op::GatedDeltaNorm(o) => delta::gated_delta_norm(&o.delta, switches),
         Op::GdnGates(o) => Grid::elements("gdn_gates", o.a.cols, c.tokens),
         Op::SigmoidGate(o) => Grid::elements("sigmoid_gate", o.x.cols, c.tokens),

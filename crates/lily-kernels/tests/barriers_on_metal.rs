@@ -10,10 +10,13 @@ use lily_kernels::backend::Backend;
 use lily_kernels::check::{Case, cases, check_case};
 use lily_kernels::metal::{MetalBackend, libraries};
 use lily_kernels::op::OpKind;
-use lily_kernels::policy::variants;
+use lily_kernels::policy::{Abilities, variants};
 
 /// A line with a barrier, by file and number.
 type Place = (String, u32);
+
+/// What the GPU of this test can do.
+const EVERYTHING: Abilities = Abilities { matrices: true, tensors: true };
 
 /// Every barrier, and the libraries that contain it.
 fn barriers() -> BTreeMap<Place, Vec<String>> {
@@ -37,7 +40,7 @@ fn barriers() -> BTreeMap<Place, Vec<String>> {
 /// Which of a case's legal grids runs a kernel of one of the libraries: the policy's choice, if it does.
 fn variant(case: &Case, of: &[String]) -> Option<(usize, &'static str)> {
     let key = &case.plan.key;
-    let grids = variants(&case.plan.dispatches[0].op, &case.inputs.counts(0), key.switches);
+    let grids = variants(&case.plan.dispatches[0].op, &case.inputs.counts(0), key.switches, EVERYTHING);
     let has = |kernel: &str| {
         let names = [format!("kernel void {kernel}("), format!("host_name(\"{kernel}\")")];
         of.iter().any(|library| names.iter().any(|name| library.contains(name)))
@@ -69,6 +72,8 @@ fn missed(line: u32, of: &[String], all: &[Case]) -> Option<String> {
 #[test]
 fn every_barrier_is_missed_when_it_is_left_out() {
     software_metal::set_mode(software_metal::Mode::Checked { seed: 1 });
+    software_metal::set_machine(software_metal::Machine::with_units());
+    assert_eq!(MetalBackend::new().unwrap().abilities(), EVERYTHING);
     let all: Vec<Case> = OpKind::ALL.iter().flat_map(|kind| cases(*kind)).collect();
     let barriers = barriers();
     let mut not_missed = Vec::new();

@@ -12,7 +12,7 @@ use lily_kernels::mapped::MappedFile;
 use lily_kernels::op::{Counts, Op, OpKind};
 use lily_kernels::ops::kv_write::KvLayer;
 use lily_kernels::plan::{FUSIONS, Logits, Phase, Plan, PlanKey, Precision, Program, Recorder, Weight};
-use lily_kernels::policy;
+use lily_kernels::policy::{self, Abilities};
 use lily_kernels::reference::math::encode;
 use lily_kernels::reference::weights::pack;
 use lily_kernels::reference::{DispatchTouch, Memory, run_plan};
@@ -177,7 +177,10 @@ fn the_switches_of_a_prefill_on_metal_show_in_its_plan() {
     assert!(expanded(&without("fused-dequant")) > 0);
 
     let counts = Counts { tokens: 64, sequences: 1, ..Counts::default() };
-    let scan = |plan: &Plan| policy::grid(&of_kind(plan, OpKind::GatedDelta)[0], &counts, plan.key.switches).kernel;
+    let scan = |plan: &Plan| {
+        let op = &of_kind(plan, OpKind::GatedDelta)[0];
+        policy::grid(op, &counts, plan.key.switches, Abilities::default()).kernel
+    };
     assert_eq!((scan(&all), scan(&without("gdn-registers"))), ("gated_delta", "gated_delta_blocks"));
 }
 
@@ -334,11 +337,13 @@ fn chunks_give_what_the_whole_prompt_gives() {
 #[cfg(all(feature = "software-metal", not(target_vendor = "apple")))]
 #[allow(clippy::unwrap_used, clippy::print_stdout, reason = "all of this is test code")]
 mod metal {
+    use std::collections::BTreeSet;
     use std::sync::Arc;
 
     use lily_kernels::backend::{Backend, DeviceError, Observer};
     use lily_kernels::metal::MetalBackend;
     use lily_kernels::op::Op;
+    use software_metal::Machine;
 
     use super::*;
 
@@ -400,6 +405,51 @@ mod metal {
             let d = distance(&reference(switches), &got);
             // Keys and values are rounded to bf16, and may fall to either side.
             assert!(d < 2e-2, "{d}");
+        }
+    }
+
+    /// A prefill of 20 tokens on a machine: names of the kernels that ran, and how far the logits are from the reference.
+    fn prefill_on(machine: software_metal::Machine) -> (BTreeSet<&'static str>, f32) {
+        let tokens = Vec::from_iter((0..20).map(|i| i * 7 % VOCAB as u32));
+        let (plan, model) = forward(Phase::Prefill, 32, Precision::Half, Switches::default());
+        software_metal::set_machine(machine);
+        let mut device = device(model);
+        let executable = device.compile(Arc::new(plan)).unwrap();
+        let ticket = device.submit(executable, &chunk(&tokens, 0, 0)).unwrap();
+        device.wait(ticket).unwrap();
+        let mut got = vec![0.0; VOCAB];
+        device.logits(1, VOCAB, &mut got);
+        let (plan, model) = forward(Phase::Prefill, 32, Precision::Half, Switches::default());
+        let mut mem = memory(model, Precision::Half);
+        assert_agree(&run_plan(&plan, &mut mem, &chunk(&tokens, 0, 0)));
+        (device.kernels(), distance(&logits(&mem, 1), &got))
+    }
+
+    /// Kernels of many rows that ran; tensors for bulk weights alone, matrices where there are no units, else rows.
+    #[test]
+    fn a_prefill_takes_the_bodies_that_the_machine_can_run_and_equals_the_reference() {
+        let (all, units) = (Machine::default, Machine::with_units);
+        let tiles =
+            ["attention_tile64", "expert_gate_up_tile16", "expert_linear_tile16", "linear_tile16", "linear_tile32"];
+        for (machine, tensors, matrices) in [
+            (all(), false, true),
+            (units(), true, true),
+            (Machine { unknown: vec!["metal_tensor"], ..units() }, false, true),
+            (Machine { system: (26, 0), ..units() }, false, true),
+            (Machine { unknown: vec!["simdgroup_float8x8"], ..all() }, false, false),
+        ] {
+            let (kernels, d) = prefill_on(machine.clone());
+            println!("{d:.1e}: {kernels:?}");
+            assert_eq!(kernels.contains("linear_tensor"), tensors, "{machine:?}");
+            // Router and gates never round.
+            assert_eq!(kernels.contains("linear_tile32"), matrices, "{machine:?}");
+            let tiled = kernels.iter().filter(|kernel| tiles.contains(kernel)).count();
+            assert!(if matrices { tiled >= 3 } else { tiled == 0 }, "{machine:?}: {kernels:?}");
+            let rows = ["expert_linear_rows", "expert_gate_up_rows", "attention_rows"];
+            assert!(rows.iter().all(|kernel| kernels.contains(kernel) != matrices), "{machine:?}: {kernels:?}");
+            // Keys and values are rounded to bf16, and with tensor operations both sides of all bulk products (of int8
+            // activations, 0.2 are allowed above).
+            assert!(d < if tensors { 0.1 } else { 2e-2 }, "{machine:?}: {d}");
         }
     }
 

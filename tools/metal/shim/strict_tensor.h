@@ -14,13 +14,18 @@ template <class T> struct msl_plain { typedef T type; };
 template <class T> struct msl_plain<__private T> { typedef T type; };
 template <class T> using remove_addrspace_t = typename msl_plain<T>::type;
 template <int N> struct execution_simdgroups {};
-template <class T, class Extents> struct tensor {
+// A function makes it: without the generic address space no constructor is called in an expression, and a variable whose
+// value was refused has no type to go on with.
+template <class T, class Extents> struct msl_tensor {
     T* first;
-    tensor(T* at, Extents) : first(at) {}
 };
-template <class T, class I, int Rank> tensor(T*, dextents<I, Rank>) -> tensor<T, dextents<I, Rank>>;
+template <class T, class I, int Rank> msl_tensor<T, dextents<I, Rank>> tensor(T* at, dextents<I, Rank>) {
+    msl_tensor<T, dextents<I, Rank>> made;
+    made.first = at;
+    return made;
+}
 template <class T> struct is_tensor { enum { value = 0 }; };
-template <class T, class E> struct is_tensor<tensor<T, E>> { enum { value = 1 }; };
+template <class T, class E> struct is_tensor<msl_tensor<T, E>> { enum { value = 1 }; };
 template <class T> struct cooperative_tensor {
     T slots[1];
     ushort get_capacity() const { return 1; }

@@ -5,6 +5,7 @@ use std::cell::OnceCell;
 use super::api::*;
 use super::device::{Object, failed};
 use crate::backend::{DeviceError, Feature};
+use crate::policy::Abilities;
 
 /// Versions of the language, newest first, and the system that each came with.
 const LANGUAGES: [(MTLLanguageVersion, &str, (u32, u32)); 3] = [
@@ -12,6 +13,13 @@ const LANGUAGES: [(MTLLanguageVersion, &str, (u32, u32)); 3] = [
     (MTLLanguageVersion::Version3_2, "3.2", (15, 0)),
     (MTLLanguageVersion::Version3_1, "3.1", (14, 0)),
 ];
+
+/// The first family with units for tensor operations. Before it, llama.cpp measured them slower or no faster than
+/// matrices of simdgroups, and turns them off too.
+const UNITS: (MTLGPUFamily, &str, &str) = FAMILIES[3];
+
+/// The system from which on tensors may be of bfloat.
+const BFLOAT_TENSORS_SINCE: (u32, u32) = (26, 1);
 
 /// Families of GPUs, and which have them first.
 const FAMILIES: [(MTLGPUFamily, &str, &str); 5] = [
@@ -34,6 +42,10 @@ pub const BFLOAT: &str = "bfloat";
 pub const TENSORS_HALF: &str = "tensor operations on half";
 /// As above.
 pub const TENSORS_BFLOAT: &str = "tensor operations on bfloat";
+/// As above.
+pub const TENSOR_BODIES: &str = "matmuls by tensor operations";
+/// As above.
+pub const MATRIX_BODIES: &str = "matmuls by simdgroup matrices";
 
 const HEAD: &str = "#include <metal_stdlib>\n#include <metal_simdgroup_matrix>\nusing namespace metal;\n";
 
@@ -52,21 +64,23 @@ const BFLOATS: &str = "kernel void probe(device bfloat* out [[buffer(0)]], devic
 }
 ";
 
-/// `T` is what it multiplies.
+/// `T` is what it multiplies; as `linear_tensor` does it.
 const TENSORS: &str = "#include <metal_stdlib>
 #include <metal_tensor>
 #include <MetalPerformancePrimitives/MetalPerformancePrimitives.h>
 using namespace metal;
-using namespace mpp::tensor_ops;
-kernel void probe(device T* a [[buffer(0)]], device T* b [[buffer(1)]], device float* c [[buffer(2)]]) {
-    auto left = tensor(a, dextents<int32_t, 2>(32, 16), array<int, 2>({1, 32}));
-    auto right = tensor(b, dextents<int32_t, 2>(32, 32), array<int, 2>({1, 32}));
-    auto out = tensor(c, dextents<int32_t, 2>(32, 16), array<int, 2>({1, 32}));
-    constexpr auto shape = matmul2d_descriptor(16, 32, 32, false, true, false, matmul2d_descriptor::mode::multiply);
-    matmul2d<shape, execution_simdgroup> op;
-    auto sum = op.get_destination_cooperative_tensor<decltype(left), decltype(right), float>();
-    op.run(left, right, sum);
-    sum.store(out);
+kernel void probe(device float* out [[buffer(0)]], uint tid [[thread_index_in_threadgroup]]) {
+    threadgroup T left[32 * 32];
+    threadgroup T right[64 * 32];
+    constexpr auto shape = mpp::tensor_ops::matmul2d_descriptor(
+        32, 64, 32, false, true, false, mpp::tensor_ops::matmul2d_descriptor::mode::multiply);
+    mpp::tensor_ops::matmul2d<shape, execution_simdgroups<4>> product;
+    auto rows = tensor(left, dextents<int, 2>(32, 32));
+    auto weights = tensor(right, dextents<int, 2>(32, 64));
+    auto sums = product.get_destination_cooperative_tensor<
+        remove_addrspace_t<decltype(rows)>, remove_addrspace_t<decltype(weights)>, float>();
+    product.run(rows, weights, sums);
+    out[tid] = sums[0];
 }
 ";
 
@@ -75,6 +89,7 @@ pub struct Features {
     device: Object<dyn MTLDevice>,
     language: (MTLLanguageVersion, Feature),
     rows: OnceCell<Vec<Feature>>,
+    abilities: OnceCell<Abilities>,
 }
 
 impl Features {
@@ -93,7 +108,12 @@ impl Features {
                 Ok(why) => {
                     let why = format!("{name}: {why}{reasons}");
                     let row = Feature { name: "Metal Shading Language", available: true, why };
-                    return Ok(Self { device, language: (language, row), rows: OnceCell::new() });
+                    return Ok(Self {
+                        device,
+                        language: (language, row),
+                        rows: OnceCell::new(),
+                        abilities: OnceCell::new(),
+                    });
                 }
                 Err(why) => reasons.push_str(&format!("; not {name}: {why}")),
             }
@@ -116,6 +136,41 @@ impl Features {
         system_version() >= (15, 0)
     }
 
+    /// What decides which kernels run. Tensor operations compile on older GPUs too, which have no units for them.
+    pub fn abilities(&self) -> Abilities {
+        *self.abilities.get_or_init(|| Abilities {
+            matrices: self.tries_matrices().is_ok(),
+            tensors: self.device.supportsFamily(UNITS.0) && self.tries_tensors("bfloat", BFLOAT_TENSORS_SINCE).is_ok(),
+        })
+    }
+
+    fn tries_matrices(&self) -> Result<String, String> {
+        tried(&self.device, self.language(), (14, 0), &[HEAD, MATRICES].concat())
+    }
+
+    fn tries_tensors(&self, element: &str, since: (u32, u32)) -> Result<String, String> {
+        let text = TENSORS.replace("threadgroup T ", &format!("threadgroup {element} "));
+        tried(&self.device, MTLLanguageVersion::Version4_0, since, &text)
+    }
+
+    /// Which kernels multiply many rows, and why not others.
+    fn bodies(&self, tensors: Result<String, String>, matrices: Result<String, String>) -> [Feature; 2] {
+        let gpu = self.abilities();
+        let tensors = match tensors {
+            Ok(_) if gpu.tensors => "linear_tensor, for bulk weights in half precision; not for experts".to_owned(),
+            Ok(_) => format!("they compile, but the GPU has no units for them: {} has ({})", UNITS.1, UNITS.2),
+            Err(why) => why,
+        };
+        let matrices = match matrices {
+            Ok(_) => "the tiles of linear, experts and attention".to_owned(),
+            Err(why) => format!("{why}; so rows one by one: linear_rows, expert_linear_rows, attention_rows"),
+        };
+        [
+            Feature { name: TENSOR_BODIES, available: gpu.tensors, why: tensors },
+            Feature { name: MATRIX_BODIES, available: gpu.matrices, why: matrices },
+        ]
+    }
+
     fn probe(&self) -> Vec<Feature> {
         let mut rows = vec![self.language.1.clone()];
         for (family, name, which) in FAMILIES {
@@ -126,16 +181,16 @@ impl Features {
             let available = found.is_ok();
             rows.push(Feature { name, available, why: found.unwrap_or_else(|why| why) });
         };
-        row(SIMDGROUP_MATRICES, tried(&self.device, language, since, &[HEAD, MATRICES].concat()));
+        let (matrices, tensors) = (self.tries_matrices(), self.tries_tensors("bfloat", BFLOAT_TENSORS_SINCE));
+        row(SIMDGROUP_MATRICES, matrices.clone());
         row(BFLOAT, tried(&self.device, language, since, &[HEAD, BFLOATS].concat()));
-        for (name, element, since) in [(TENSORS_HALF, "half", (26, 0)), (TENSORS_BFLOAT, "bfloat", (26, 1))] {
-            let text = TENSORS.replace("device T*", &format!("device {element}*"));
-            row(name, tried(&self.device, MTLLanguageVersion::Version4_0, since, &text));
-        }
+        row(TENSORS_HALF, self.tries_tensors("half", (26, 0)));
+        row(TENSORS_BFLOAT, tensors.clone());
         let (major, minor) = system_version();
         let sets = if Self::has_residency_sets() { Ok("from macOS 15 on".into()) } else { Err(needs((15, 0))) };
         row(RESIDENCY_SETS, sets);
         row(BINARY_ARCHIVES, Ok(format!("from macOS 11 on; this is {major}.{minor}")));
+        rows.extend(self.bodies(tensors, matrices));
         rows
     }
 }

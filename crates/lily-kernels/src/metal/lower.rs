@@ -141,7 +141,7 @@ pub fn unsupported(op: &Op) -> Option<String> {
 
 /// The launches of an op, which may run in any order but for their turns; none if the step has no rows for it.
 pub fn lower<'a>(step: &Step<'a>, op: &Op) -> Vec<Prepared<'a>> {
-    let variants = policy::variants(op, &step.counts, step.switches);
+    let variants = policy::variants(op, &step.counts, step.switches, step.abilities);
     let grid = variants[step.variant % variants.len()];
     if grid.groups.contains(&0) {
         return Vec::new();

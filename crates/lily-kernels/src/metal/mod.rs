@@ -24,6 +24,7 @@ use crate::mapped::MappedFile;
 use crate::op::Op;
 use crate::ops::group_rows::GroupRows;
 use crate::plan::{Dispatch, Plan, Program};
+use crate::policy::Abilities;
 use crate::slots::Slots;
 use crate::switches::Switches;
 use crate::tensor::{DType, Space, Tensor};
@@ -49,6 +50,8 @@ struct Memory {
     /// With the length that was asked for.
     buffers: Slots<(Buffer, usize)>,
     kv: Option<(BufferId, usize)>,
+    /// What the GPU can do, from the first plan on.
+    abilities: Abilities,
     /// Which of each op's legal grids runs.
     variant: usize,
 }
@@ -101,6 +104,11 @@ impl MetalBackend {
     /// Names of the kernels that have run.
     pub fn kernels(&self) -> BTreeSet<&'static str> {
         self.gpu.kernels().collect()
+    }
+
+    /// What the GPU can do, as far as it decides which kernels run.
+    pub fn abilities(&self) -> Abilities {
+        self.gpu.features.abilities()
     }
 
     /// Runs another legal grid of each op than the policy's, which is number 0.
@@ -284,6 +292,7 @@ impl Backend for MetalBackend {
         if let Some(reason) = plan.dispatches.iter().find_map(|d| lower::unsupported(&d.op)) {
             return Err(DeviceError::Unsupported { device: "metal", reason });
         }
+        self.memory.abilities = self.abilities();
         for dispatch in &plan.dispatches {
             self.memory.weights.prepare(&mut self.gpu, &dispatch.op)?;
         }

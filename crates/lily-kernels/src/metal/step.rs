@@ -6,6 +6,7 @@ use super::weights::Stack;
 use crate::inputs::{SequenceInputs, StepInputs};
 use crate::op::Counts;
 use crate::ops::sample::uniform;
+use crate::policy::Abilities;
 use crate::switches::Switches;
 use crate::tensor::{Matrix, Space, Tensor};
 
@@ -20,6 +21,8 @@ pub struct Step<'a> {
     pub counts: Counts,
     /// Those of the plan.
     pub switches: Switches,
+    /// Those of the GPU.
+    pub abilities: Abilities,
     /// Which of each op's legal grids runs: 0 is the policy's choice.
     pub variant: usize,
 }
@@ -85,7 +88,8 @@ impl<'a> Step<'a> {
     /// A view of a step whose `numbers` are on the device, as those of the step with this number.
     pub fn new(memory: &'a Memory, step: u64, inputs: &'a StepInputs, switches: Switches) -> Self {
         let numbers = present(memory.numbers_of(step));
-        Self { memory, numbers, inputs, counts: inputs.counts(0), switches, variant: memory.variant }
+        let (abilities, variant) = (memory.abilities, memory.variant);
+        Self { memory, numbers, inputs, counts: inputs.counts(0), switches, abilities, variant }
     }
 
     /// Rows of the step.

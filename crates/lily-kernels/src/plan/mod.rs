@@ -53,7 +53,8 @@ pub enum Precision {
     Exact,
     /// int8 activations in the quantized matmuls (router, gates and the a/b projections keep f32), bf16 KV.
     Fast,
-    /// f32 activations, bf16 KV: what `Fast` is on a device without int8 matmuls.
+    /// f32 activations, bf16 KV: what `Fast` is on a device without int8 matmuls. Where a GPU has units for it, matmuls of
+    /// many rows round to bf16, but for router, gates and the a/b projections.
     Half,
 }
 

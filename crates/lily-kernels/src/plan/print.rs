@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use super::{FUSIONS, Plan, Program};
 use crate::devices::DeviceKind;
 use crate::op::{Cost, Counts, Op, OpKind};
-use crate::policy::{self, Grid};
+use crate::policy::{self, Abilities, Grid};
 
 fn row(out: &mut String, name: &str, count: usize, cost: Cost) {
     let moved = (cost.read + cost.written) as f64;
@@ -23,7 +23,7 @@ fn least_groups<'a>(plan: &'a Plan, counts: &Counts) -> Option<(usize, &'a Op)> 
         let cost = op.contract().cost(counts);
         cost.read + cost.written > 1 << 20
     });
-    let groups = |op| policy::grid(op, counts, plan.key.switches).groups.iter().product();
+    let groups = |op| policy::grid(op, counts, plan.key.switches, Abilities::default()).groups.iter().product();
     large.map(|op| (groups(op), op)).min_by_key(|(groups, _)| *groups)
 }
 
@@ -81,7 +81,8 @@ pub fn report(plan: &Plan, counts: &Counts, dispatches: bool) -> String {
             let name = d.op.kind().name();
             let _ = write!(out, "{:>5}  {:<20} {name:<20} {:>14} B", d.stage, d.scope, cost.read + cost.written);
             if key.device == DeviceKind::Metal {
-                let Grid { kernel, groups: [x, y], threads } = policy::grid(&d.op, counts, key.switches);
+                let grid = policy::grid(&d.op, counts, key.switches, Abilities::default());
+                let Grid { kernel, groups: [x, y], threads } = grid;
                 let _ = write!(out, "  {kernel} {x}×{y} threadgroups of {threads}");
             }
             out.push('\n');

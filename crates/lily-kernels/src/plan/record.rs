@@ -142,20 +142,27 @@ impl Recorder {
         }
     }
 
+    /// Whether a product may be of bf16 numbers.
+    fn may_round(&self, weight: Weight) -> bool {
+        self.key.precision == Precision::Half && matches!(weight, Weight::Bulk(_))
+    }
+
     /// `x · Wᵀ`.
     pub fn linear(&mut self, x: Tensor, weight: Weight) -> Tensor {
+        let may_round = self.may_round(weight);
         let (x, weight) = self.activations(x, weight, 1);
         let out = self.temp(x.shape().0, weight.rows, DType::F32);
-        self.push(Linear { rows: self.rows, x, weight, out });
+        self.push(Linear { rows: self.rows, x, weight, out, may_round });
         out
     }
 
     /// Logits of the output rows, in `Space::Logits`.
     pub fn logits(&mut self, x: Tensor, weight: Weight) {
+        let may_round = self.may_round(weight);
         let (x, weight) = self.activations(x, weight, 1);
         let out = logits_tensor(x.shape().0, weight.rows);
         self.logits_bytes = out.bytes();
-        self.push(Linear { rows: self.rows, x, weight, out });
+        self.push(Linear { rows: self.rows, x, weight, out, may_round });
     }
 
     /// Partial rotary embedding.

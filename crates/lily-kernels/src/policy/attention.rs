@@ -1,6 +1,6 @@
 //! The key/value cache: what writes it, what reads it.
 
-use super::{Grid, SIMD};
+use super::{Abilities, Grid, SIMD};
 use crate::devices::DeviceKind;
 use crate::op::Counts;
 use crate::ops::attention::Attention;
@@ -55,10 +55,10 @@ fn tiles(o: &Attention, c: &Counts) -> Option<Grid> {
 }
 
 /// Tiles wherever they are legal: rows read the cache once each.
-pub fn attention(o: &Attention, c: &Counts, switches: Switches) -> Vec<Grid> {
+pub fn attention(o: &Attention, c: &Counts, switches: Switches, gpu: Abilities) -> Vec<Grid> {
     let groups = [o.q_heads() / shared_heads(o, switches), c.tokens];
     let rows = Grid::new("attention_rows", groups, SIMDGROUPS * SIMD);
-    tiles(o, c).into_iter().chain([rows]).collect()
+    tiles(o, c).filter(|_| gpu.matrices).into_iter().chain([rows]).collect()
 }
 
 pub fn attention_parts(o: &AttentionParts, c: &Counts, switches: Switches) -> Grid {
@@ -87,7 +87,7 @@ mod tests {
         let layer = KvLayer { offset: 0, heads, head_dim: 256, dtype: DType::Bf16 };
         let q = Tensor { space: Space::Arena, offset: 0, rows: tokens, cols: q_heads * 256, dtype: DType::F32 };
         let counts = Counts { tokens, sequences: 1, ..Counts::default() };
-        let grid = attention(&Attention { q, layer, out: q }, &counts, Switches::default())[0];
+        let grid = attention(&Attention { q, layer, out: q }, &counts, Switches::default(), Abilities::default())[0];
         grid.groups[0] * grid.groups[1] / heads
     }
 

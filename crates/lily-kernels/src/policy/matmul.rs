@@ -1,6 +1,6 @@
 //! Ops with weights. Rows read a weight once each, tiles once for all their rows.
 
-use super::{Grid, SIMD};
+use super::{Abilities, Grid, SIMD};
 use crate::devices::DeviceKind;
 use crate::op::Counts;
 use crate::ops::expand_weights::ExpandWeights;
@@ -27,8 +27,10 @@ const X_ROWS: usize = 4;
 const TILE_OUTPUTS: usize = 64;
 const TILE_SIMDGROUPS: usize = 4;
 
-/// Rows of a tile of tensor operations (`TENSOR_ROWS` in `linear_tensor.metal`).
+/// Rows of a tile of tensor operations (`TENSOR_ROWS` in `linear_tensor.metal`), and from how many rows on it is chosen.
+/// Reckoned; no Mac has measured it.
 const TENSOR_ROWS: usize = 32;
+const TENSORS_FROM: usize = 17;
 
 /// How a matmul takes its rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,7 +43,7 @@ enum Body {
     Tile32,
 }
 
-/// Every body; each is legal for any shape.
+/// Every body; each is legal for any shape, tiles where the GPU has matrices.
 const BODIES: [Body; 3] = [Body::Rows, Body::Tile16, Body::Tile32];
 
 impl Body {
@@ -58,8 +60,9 @@ impl Body {
 const DENSE: [(usize, Body); 3] = [(17, Body::Tile32), (8, Body::Tile16), (0, Body::Rows)];
 
 /// First match: from so many tokens and so many pairs of an expert on average on. The article measured 16 and 32 rows at
-/// 64 pairs an expert: 32 were 13 % faster. The rest is reckoned; no Mac has measured it.
-const EXPERTS: [(usize, usize, Body); 3] = [(8, 24, Body::Tile32), (8, 0, Body::Tile16), (0, 0, Body::Rows)];
+/// 64 pairs an expert: 32 were 13 % faster. The rest is reckoned: from two rows on pairs may share an expert, which a tile
+/// reads once and rows once a pair; no Mac has measured it.
+const EXPERTS: [(usize, usize, Body); 3] = [(8, 24, Body::Tile32), (2, 0, Body::Tile16), (0, 0, Body::Rows)];
 
 /// Lanes that work on one row of a matrix: fewer than a simdgroup has where the row has fewer runs of inputs.
 pub fn lanes(inputs: usize) -> usize {
@@ -94,25 +97,35 @@ fn dense(body: Body, rows: usize, o: &Linear) -> Grid {
 }
 
 /// The policy's grid first, then the other legal ones.
-/// The tensor operations are never the policy's choice: they want language 4.0, and a probe that finds them fast.
-pub fn linear(o: &Linear, c: &Counts) -> [Grid; 4] {
+pub fn linear(o: &Linear, c: &Counts, gpu: Abilities) -> Vec<Grid> {
     let rows = c.rows(o.rows);
     let best = DENSE.iter().find(|(from, _)| rows >= *from).map_or(Body::Rows, |(_, body)| *body);
-    let [chosen, second, third] = best_first(best, |body| dense(body, rows, o));
-    [chosen, second, third, tiles("linear_tensor", o.weight.rows, rows.div_ceil(TENSOR_ROWS))]
+    let mut grids = best_first(best, gpu, |body| dense(body, rows, o));
+    if gpu.tensors {
+        let is_best = o.may_round && rows >= TENSORS_FROM;
+        let place = if is_best { 0 } else { grids.len() };
+        grids.insert(place, tiles("linear_tensor", o.weight.rows, rows.div_ceil(TENSOR_ROWS)));
+    }
+    grids
 }
 
-fn best_first(best: Body, grid: impl Fn(Body) -> Grid) -> [Grid; 3] {
+/// Without matrices, rows are the only body, however many there are.
+fn best_first(best: Body, gpu: Abilities, grid: impl Fn(Body) -> Grid) -> Vec<Grid> {
     let mut bodies = BODIES;
     bodies.sort_by_key(|body| *body != best);
-    bodies.map(grid)
+    bodies.into_iter().filter(|body| gpu.matrices || *body == Body::Rows).map(grid).collect()
 }
 
 const fn pairs(groups: &Groups, c: &Counts) -> usize {
     c.tokens * groups.top_k()
 }
 
-fn grouped(groups: &Groups, c: &Counts, switches: Switches, grid: impl Fn(Body, usize) -> Grid) -> [Grid; 3] {
+fn grouped(
+    groups: &Groups,
+    c: &Counts,
+    (switches, gpu): (Switches, Abilities),
+    grid: impl Fn(Body, usize) -> Grid,
+) -> Vec<Grid> {
     let (pairs, experts) = (pairs(groups, c), groups.experts());
     let fits = |(tokens, load, _): &&(usize, usize, Body)| c.tokens >= *tokens && pairs >= load * experts;
     let best = match EXPERTS.iter().find(fits).map_or(Body::Rows, |(_, _, body)| *body) {
@@ -121,19 +134,19 @@ fn grouped(groups: &Groups, c: &Counts, switches: Switches, grid: impl Fn(Body, 
     };
     // Blocks of one expert each, of which the last may be part-filled. The routing is not known here: so many at most.
     let blocks = |body: Body| pairs.min(pairs / body.rows() + experts);
-    best_first(best, |body| grid(body, blocks(body)))
+    best_first(best, gpu, |body| grid(body, blocks(body)))
 }
 
-pub fn expert_linear(o: &ExpertLinear, c: &Counts, switches: Switches) -> [Grid; 3] {
-    grouped(&o.groups, c, switches, |body, blocks| match body {
+pub fn expert_linear(o: &ExpertLinear, c: &Counts, switches: Switches, gpu: Abilities) -> Vec<Grid> {
+    grouped(&o.groups, c, (switches, gpu), |body, blocks| match body {
         Body::Rows => over("expert_linear_rows", &o.weight, blocks),
         Body::Tile16 => tiles("expert_linear_tile16", o.weight.rows, blocks),
         Body::Tile32 => tiles("expert_linear_tile32", o.weight.rows, blocks),
     })
 }
 
-pub fn expert_gate_up(o: &ExpertGateUp, c: &Counts, switches: Switches) -> [Grid; 3] {
-    grouped(&o.gate.groups, c, switches, |body, blocks| match body {
+pub fn expert_gate_up(o: &ExpertGateUp, c: &Counts, switches: Switches, gpu: Abilities) -> Vec<Grid> {
+    grouped(&o.gate.groups, c, (switches, gpu), |body, blocks| match body {
         Body::Rows => over("expert_gate_up_rows", &o.gate.weight, blocks),
         Body::Tile16 => tiles("expert_gate_up_tile16", o.gate.weight.rows, blocks),
         Body::Tile32 => tiles("expert_gate_up_tile32", o.gate.weight.rows, blocks),
@@ -184,7 +197,8 @@ mod tests {
         let tensor = |rows, cols| Tensor { space: Space::Arena, offset: 0, rows, cols, dtype: DType::U32 };
         let groups = Groups { offsets: tensor(1, 257), order: tensor(tokens, 8) };
         let counts = Counts { tokens, ..Counts::default() };
-        let grids = grouped(&groups, &counts, switches, |body, blocks| Grid::new("", [body.rows(), blocks], 0));
+        let on = (switches, Abilities::default());
+        let grids = grouped(&groups, &counts, on, |body, blocks| Grid::new("", [body.rows(), blocks], 0));
         (grids[0].groups[0], grids[0].groups[1])
     }
 
@@ -192,7 +206,9 @@ mod tests {
     fn tiles_of_experts_follow_their_load() {
         let all = Switches::default();
         assert_eq!(chosen(1, all), (1, 8));
-        assert_eq!(chosen(8, all), (16, 64));
+        for tokens in 2..9 {
+            assert_eq!(chosen(tokens, all), (16, 8 * tokens), "an expert is read once, not once a pair");
+        }
         assert_eq!(chosen(512, all), (16, 512));
         assert_eq!(chosen(2048, all), (32, 768));
         assert_eq!(chosen(2048, all.without("expert-tile").unwrap()), (16, 1280));

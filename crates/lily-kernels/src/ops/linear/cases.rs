@@ -2,7 +2,7 @@
 
 use super::{Activations, Linear};
 use crate::check::{Case, CaseBuilder, LazyCase, STEPS, Step, TRUE_ROWS, at_shapes};
-use crate::op::Rows;
+use crate::op::{Op, Rows};
 use crate::ops::quantize_rows::{GROUP, Quantized};
 use crate::tensor::{DType, Format};
 
@@ -85,6 +85,7 @@ pub fn cases() -> Vec<Case> {
     }
     for format in [FORMATS[0], Format::Dense(DType::Bf16)] {
         cases.push(case(LONG, (format, false), (70, 64), Rows::Tokens));
+        cases.push(rounded(case(LONG, (format, false), (70, 64), Rows::Tokens)));
     }
     for format in FORMATS {
         for step in [STEPS[1], STEPS[3]] {
@@ -92,6 +93,16 @@ pub fn cases() -> Vec<Case> {
         }
     }
     cases
+}
+
+/// The same, of a product that may be of bf16 numbers, as bulk weights' are in half precision.
+fn rounded(mut case: Case) -> Case {
+    if let Op::Linear(o) = &mut case.plan.dispatches[0].op {
+        o.may_round = true;
+    }
+    case.tolerance = 3e-2;
+    case.name.push_str(", may round");
+    case
 }
 
 /// The model's shapes.
@@ -135,5 +146,9 @@ fn case(step: Step, form: (Format, bool), shape: (usize, usize), rows: Rows) -> 
         }
     };
     let form = if quantized { "int8" } else { "f32" };
-    b.finish(&format!("{k}→{n}, {format:?} × {form}, {rows:?}"), Linear { rows, x, weight, out }, 1e-5)
+    b.finish(
+        &format!("{k}→{n}, {format:?} × {form}, {rows:?}"),
+        Linear { rows, x, weight, out, may_round: false },
+        1e-5,
+    )
 }

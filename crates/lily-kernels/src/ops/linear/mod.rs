@@ -79,6 +79,8 @@ pub struct Linear {
     pub weight: Matrix,
     /// `[R, N]` f32.
     pub out: Tensor,
+    /// Whether a kernel may round both sides to bf16; the reference never does.
+    pub may_round: bool,
 }
 
 impl Contract for Linear {

@@ -39,7 +39,8 @@ fn case(step: Step, format: Format, (outputs, cols): (usize, usize), heads: Opti
     });
     let x = if heads.is_some() { b.temp(b.bucket(), cols) } else { b.normal(1, cols) };
     let weight = b.matrix(1, outputs, cols, format);
-    let linear = Linear { rows: Rows::Tokens, x: Activations::Full(x), weight, out: b.temp(b.bucket(), outputs) };
+    let (x, out) = (Activations::Full(x), b.temp(b.bucket(), outputs));
+    let linear = Linear { rows: Rows::Tokens, x, weight, out, may_round: false };
     let residual = b.normal(1, outputs);
     let out = b.output(b.bucket(), outputs, DType::F32);
     let [x, y] = if outputs.is_multiple_of(2) { [linear.out, residual] } else { [residual, linear.out] };

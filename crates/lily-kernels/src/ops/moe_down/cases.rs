@@ -52,6 +52,7 @@ fn case(step: Step, formats: [Format; 2], routing: Routing, shape: ((usize, usiz
         out: b.temp(pairs, cols),
     };
     let shared = Linear {
+        may_round: false,
         rows: Rows::Tokens,
         x: Activations::Full(b.normal(1, inner.1)),
         weight: b.matrix(1, cols, inner.1, formats[1]),

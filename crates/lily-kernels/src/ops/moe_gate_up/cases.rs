@@ -61,6 +61,7 @@ fn case(step: Step, formats: [Format; 4], routing: Routing, shape: (usize, (usiz
     let act = SwiGlu { gate: gate.out, up: up.out, out, per_token: experts.cols };
     let routed = ExpertGateUp { gate, up, act };
     let mut project = |format| Linear {
+        may_round: false,
         rows: Rows::Tokens,
         x,
         weight: b.matrix(1, widths.1, cols, format),

@@ -47,6 +47,7 @@ fn case(step: Step, widths: &[usize], formats: &[Format], cols: usize, rows: Row
         b.outputs(&Vec::from_iter(0..b.rows().div_ceil(2) as u32));
     }
     let linears = widths.iter().zip(formats).map(|(width, format)| Linear {
+        may_round: false,
         rows,
         x: Activations::Full(out),
         weight: b.matrix(1, *width, cols, *format),
