@@ -197,7 +197,14 @@ fn prepare(device: &str) -> Result<(), String> {
             compiled.map_err(|e| format!("{name}: {}", e.sentence()))
         };
         return std::thread::scope(|scope| {
-            let libraries: Vec<_> = lily_kernels::metal::libraries().collect();
+            let libraries = lily_kernels::metal::libraries().filter(|(name, text)| {
+                let has_tensors = text.contains("metal_tensor");
+                if has_tensors {
+                    println!("SKIP {name} on NVIDIA cards: its tensor operations are Apple's");
+                }
+                !has_tensors
+            });
+            let libraries: Vec<_> = libraries.collect();
             let threads: Vec<_> = libraries.into_iter().map(|library| scope.spawn(move || compile(library))).collect();
             threads.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(|_| Err("nvcc".to_owned())))
         });

@@ -28,8 +28,12 @@ pub fn cases() -> Vec<Case> {
 
 /// The model's shapes.
 pub fn true_shapes() -> Vec<LazyCase> {
+    // Of some 16 million sums of a thousand products, the one with the largest error.
     let behind_more = Step::Prefill { bucket: 64, start: 4096, rows: 64 };
-    at_shapes(&[TRUE_STEPS, &[behind_more]].concat(), &[(16, 2, 256, DType::Bf16)], case)
+    at_shapes(&[TRUE_STEPS, &[behind_more]].concat(), &[(16, 2, 256, DType::Bf16)], |step, shape| Case {
+        tolerance: 3e-5,
+        ..case(step, shape)
+    })
 }
 
 fn case(step: Step, shape: (usize, usize, usize, DType)) -> Case {

@@ -35,7 +35,11 @@ pub fn cases() -> Vec<Case> {
 
 /// The model's shapes.
 pub fn true_shapes() -> Vec<LazyCase> {
-    at_shapes(TRUE_ROWS, &[(512, 2048)], |step, shape| case(step, shape, ([FORMATS[0]; 2], false), TRUE_ROUTING))
+    // A sum of 2,048 products in f32, eight at a time, and the product of two such: the largest error of millions.
+    at_shapes(TRUE_ROWS, &[(512, 2048)], |step, shape| Case {
+        tolerance: 3e-5,
+        ..case(step, shape, ([FORMATS[0]; 2], false), TRUE_ROUTING)
+    })
 }
 
 /// `form` is the formats of gate and up, and whether activations are int8.
