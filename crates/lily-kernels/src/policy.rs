@@ -66,6 +66,8 @@ pub fn variants(op: &Op, c: &Counts, switches: Switches, gpu: Abilities) -> Vec<
         matmul::expert_gate_up(o, c, switches, gpu)
     } else if let Op::Attention(o) = op {
         attention::attention(o, c, switches, gpu)
+    } else if let Op::GatedDelta(o) = op {
+        delta::gated_delta(o, switches, gpu)
     } else {
         vec![grid(op, c, switches, gpu)]
     }
@@ -89,7 +91,7 @@ pub fn grid(op: &Op, c: &Counts, switches: Switches, gpu: Abilities) -> Grid {
         Op::QkNormRopeWrite(o) => attention::qk_norm_rope_write(o, c),
         Op::Attention(o) => attention::attention(o, c, switches, gpu)[0],
         Op::Conv1dSilu(o) => delta::conv1d_silu(o, c),
-        Op::GatedDelta(o) => delta::gated_delta(o, switches),
+        Op::GatedDelta(o) => delta::gated_delta(o, switches, gpu)[0],
         Op::GatedDeltaNorm(o) => delta::gated_delta_norm(&o.delta, switches),
         Op::GdnGates(o) => Grid::elements("gdn_gates", o.a.cols, c.tokens),
         Op::SigmoidGate(o) => Grid::elements("sigmoid_gate", o.x.cols, c.tokens),

@@ -54,12 +54,19 @@ fn check_all(seed: u32) {
     assert!(checked > 800 && failures.is_empty(), "{} failed:\n{}", failures.len(), failures.join("\n"));
 }
 
-/// Ops with several legal grids, and how many.
-const WITH_VARIANTS: [(OpKind, usize); 4] =
-    [(OpKind::Linear, 4), (OpKind::ExpertLinear, 3), (OpKind::ExpertGateUp, 3), (OpKind::Attention, 2)];
+/// Ops with several legal grids, and how many. Of the last, which has few cases, all are checked.
+const WITH_VARIANTS: [(OpKind, usize); 5] = [
+    (OpKind::Linear, 4),
+    (OpKind::ExpertLinear, 3),
+    (OpKind::ExpertGateUp, 3),
+    (OpKind::Attention, 2),
+    (OpKind::GatedDelta, 2),
+];
 
-/// Kernels that round more than the policy's choice, and how far from the reference they may be.
-const ROUNDING: [(&str, f64); 1] = [("linear_tensor", 3e-2)];
+/// Kernels that round more than the policy's choice, and how far from the reference they may be; and of outputs of so few
+/// numbers that all of them may be sums that cancel.
+const ROUNDING: [(&str, f64, f64); 1] = [("linear_tensor", 3e-2, 0.3)];
+const FEW: usize = 16;
 
 /// A case on another of its op's legal grids than the policy's. A device that cannot run it says nothing.
 fn check_variant(mut case: Case, variant: usize) -> Result<(), String> {
@@ -68,7 +75,9 @@ fn check_variant(mut case: Case, variant: usize) -> Result<(), String> {
     let (op, counts) = (&case.plan.dispatches[0].op, case.inputs.counts(0));
     let legal = variants(op, &counts, case.plan.key.switches, device.abilities());
     let kernel = legal[variant % legal.len()].kernel;
-    case.tolerance = ROUNDING.iter().find(|(name, _)| *name == kernel).map_or(case.tolerance, |(_, t)| *t);
+    let is_few = op.contract().cost(&counts).written < FEW * size_of::<f32>();
+    let rounds = ROUNDING.iter().find(|(name, ..)| *name == kernel);
+    case.tolerance = rounds.map_or(case.tolerance, |(_, most, of_few)| if is_few { *of_few } else { *most });
     match check(&case, &mut device) {
         Err(e) if !e.contains("cannot run this model") => Err(e),
         _ => Ok(()),
@@ -80,8 +89,9 @@ fn check_variants(seed: u32, of: usize) {
     prepare(seed);
     let (mut checked, mut failures) = (0, Vec::new());
     for (kind, legal) in WITH_VARIANTS {
+        let of = if kind == OpKind::GatedDelta { 1 } else { of };
         for variant in 1..legal {
-            for case in cases(kind).into_iter().skip(variant).step_by(of) {
+            for case in cases(kind).into_iter().skip(variant % of).step_by(of) {
                 checked += 1;
                 failures.extend(check_variant(case, variant).err());
             }

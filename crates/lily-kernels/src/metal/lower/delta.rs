@@ -1,6 +1,6 @@
 //! The Gated DeltaNet: convolution, gates, recurrence. What has a state is launched once for each sequence.
 
-use super::sources::{CONV1D_SILU, GATED_DELTA, GATED_DELTA_STEP, GDN_GATES};
+use super::sources::{CONV1D_SILU, GATED_DELTA, GATED_DELTA_CHUNKS, GATED_DELTA_STEP, GDN_GATES};
 use super::{Arguments, Prepared};
 use crate::metal::step::Step;
 use crate::ops::conv1d_silu::Conv1dSilu;
@@ -40,13 +40,18 @@ pub fn conv1d_silu<'a>(step: &Step<'a>, grid: Grid, o: &Conv1dSilu) -> Vec<Prepa
 /// The recurrence, and with `norm` what follows it.
 pub fn gated_delta<'a>(step: &Step<'a>, grid: Grid, o: &GatedDelta, norm: Option<&GatedRmsNorm>) -> Vec<Prepared<'a>> {
     let v_start = o.v.cols - o.v_heads() * o.v_dim();
+    let is_scan = grid.kernel == "gated_delta" || grid.kernel == "gated_delta_blocks";
     let launch = |s| {
         let mut buffers: Vec<_> = [&o.qk, &o.v, &o.decay, &o.beta].into_iter().map(|t| step.at(t)).collect();
         buffers.extend([step.state_in(s, &o.state_in), step.state_out(s, &o.state_out)]);
+        let sizes = [o.k_heads(), o.v_heads(), o.k_dim(), o.v_dim(), o.v.cols, v_start, s.first_row, s.num_rows];
+        if !is_scan {
+            buffers.push(step.at(&o.out));
+            return Prepared::new(GATED_DELTA_CHUNKS, grid, buffers).arguments(Arguments::of(&sizes));
+        }
         // Without a norm the kernel reads neither; something is bound all the same.
         let (z, weight, out) = norm.map_or((&o.v, &o.v, &o.out), |norm| (&norm.z, &norm.weight, &norm.out));
         buffers.extend([z, weight, out].map(|t| step.at(t)));
-        let sizes = [o.k_heads(), o.v_heads(), o.k_dim(), o.v_dim(), o.v.cols, v_start, s.first_row, s.num_rows];
         Prepared::new(GATED_DELTA, grid, buffers)
             .constants(&[norm.is_some().into()])
             .arguments(Arguments::of(&sizes).float(norm.map_or(0.0, |norm| norm.eps)))

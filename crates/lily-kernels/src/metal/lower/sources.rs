@@ -34,6 +34,7 @@ sources! {
     EXPERT_LINEAR_TILE = "linear/matmul", "linear/tile", "expert_linear/experts", "expert_linear/blocks",
         "expert_linear/expert_linear_tile";
     GATED_DELTA = "gated_delta/gated_delta";
+    GATED_DELTA_CHUNKS = "gated_delta/gated_delta_chunks";
     GATED_DELTA_STEP = "gated_delta_step/gated_delta_step";
     GATED_RMS_NORM = "gated_rms_norm/gated_rms_norm";
     GATHER_ROWS = "gather_rows/gather_rows";

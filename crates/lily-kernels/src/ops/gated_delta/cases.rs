@@ -2,6 +2,7 @@
 
 use super::GatedDelta;
 use crate::check::{Case, CaseBuilder, LazyCase, STEPS, Step, TRUE_ROWS, at_shapes};
+use crate::ops::linear::cases::LONG;
 use crate::tensor::{DType, Space, Tensor};
 
 /// Key heads, value heads, their dims.
@@ -13,7 +14,8 @@ pub const TRUE_SHAPE: (usize, usize, usize, usize) = (16, 32, 128, 128);
 
 /// One to three value heads a key head; the state carried over from earlier positions.
 pub fn cases() -> Vec<Case> {
-    STEPS.iter().flat_map(|step| SHAPES.map(|shape| case(*step, shape))).collect()
+    let steps = STEPS.iter().chain([&LONG]);
+    steps.flat_map(|step| SHAPES.map(|shape| case(*step, shape))).collect()
 }
 
 /// The model's shapes.
