@@ -63,8 +63,10 @@ const WITH_VARIANTS: [(OpKind, usize); 5] = [
     (OpKind::GatedDelta, 2),
 ];
 
-/// Kernels that round more than the policy's choice, and how far from the reference they may be.
-const ROUNDING: [(&str, f64); 1] = [("linear_tensor", 3e-2)];
+/// Kernels that round more than the policy's choice, and how far from the reference they may be; and of outputs of so few
+/// numbers that all of them may be sums that cancel.
+const ROUNDING: [(&str, f64, f64); 1] = [("linear_tensor", 3e-2, 0.3)];
+const FEW: usize = 16;
 
 /// A case on another of its op's legal grids than the policy's. A device that cannot run it says nothing.
 fn check_variant(mut case: Case, variant: usize) -> Result<(), String> {
@@ -73,7 +75,9 @@ fn check_variant(mut case: Case, variant: usize) -> Result<(), String> {
     let (op, counts) = (&case.plan.dispatches[0].op, case.inputs.counts(0));
     let legal = variants(op, &counts, case.plan.key.switches, device.abilities());
     let kernel = legal[variant % legal.len()].kernel;
-    case.tolerance = ROUNDING.iter().find(|(name, _)| *name == kernel).map_or(case.tolerance, |(_, t)| *t);
+    let is_few = op.contract().cost(&counts).written < FEW * size_of::<f32>();
+    let rounds = ROUNDING.iter().find(|(name, ..)| *name == kernel);
+    case.tolerance = rounds.map_or(case.tolerance, |(_, most, of_few)| if is_few { *of_few } else { *most });
     match check(&case, &mut device) {
         Err(e) if !e.contains("cannot run this model") => Err(e),
         _ => Ok(()),

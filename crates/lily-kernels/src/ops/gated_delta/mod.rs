@@ -1,5 +1,5 @@
-//! Gated delta rule, on the CPU always as the recurrence (so that any chunking gives the same bytes). Per value head h with key
-//! head κ = ⌊h·Hk/Hv⌋, state S `[Dv, Dk]` f32, for each token:
+//! Gated delta rule, on the CPU always as the recurrence (so that any chunking gives the same bytes). Per value head h
+//! with key head κ = ⌊h·Hk/Hv⌋, state S `[Dv, Dk]` f32, for each token:
 //! `S ← decay·S; δ = beta·(v − S·k̂); S ← S + δ·k̂ᵀ; y = S·q̂`. SPEC §2.5 step 6.
 
 use crate::op::{Access, Contract, Cost, Counts};
