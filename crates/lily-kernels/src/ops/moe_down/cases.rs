@@ -9,21 +9,16 @@ use crate::ops::expert_linear::ExpertLinear;
 use crate::ops::expert_linear::cases::{Routing, TRUE_ROUTING, choose};
 use crate::ops::linear::cases::FORMATS;
 use crate::ops::linear::{Activations, Linear};
-use crate::ops::moe_gate_up::cases::no_groups;
+use crate::ops::moe_gate_up::cases::{ROUTINGS, no_groups};
 use crate::ops::moe_output::MoeOutput;
 use crate::ops::shared_expert_add::SharedExpertAdd;
 use crate::tensor::{DType, Format};
 
 /// Every routing; both matrices in formats of their own; experts wider and narrower than the shared one.
 pub fn cases() -> Vec<Case> {
-    let routings = [
-        Routing::Random { experts: 8, top_k: 2 },
-        Routing::Random { experts: 20, top_k: 8 },
-        Routing::AllToOne { experts: 5 },
-    ];
     let mut cases = Vec::new();
     for (i, step) in DECODE_STEPS.iter().enumerate() {
-        for (j, routing) in routings.into_iter().enumerate() {
+        for (j, routing) in ROUTINGS.into_iter().enumerate() {
             let formats = [0, 1].map(|k| FORMATS[(2 * (3 * i + j) + k) % FORMATS.len()]);
             cases.push(case(*step, formats, routing, ([(128, 256), (384, 128)][(i + j) % 2], 37)));
         }

@@ -12,16 +12,18 @@ use crate::ops::linear::{Activations, Linear};
 use crate::ops::swiglu::SwiGlu;
 use crate::tensor::{DType, Format, Tensor};
 
+/// Few experts and many, and all tokens with one.
+pub const ROUTINGS: [Routing; 3] = [
+    Routing::Random { experts: 8, top_k: 2 },
+    Routing::Random { experts: 20, top_k: 8 },
+    Routing::AllToOne { experts: 5 },
+];
+
 /// Every routing; the four matrices in formats of their own; the shared expert wider than a chosen one, or narrower.
 pub fn cases() -> Vec<Case> {
-    let routings = [
-        Routing::Random { experts: 8, top_k: 2 },
-        Routing::Random { experts: 20, top_k: 8 },
-        Routing::AllToOne { experts: 5 },
-    ];
     let mut cases = Vec::new();
     for (i, step) in DECODE_STEPS.iter().enumerate() {
-        for (j, routing) in routings.into_iter().enumerate() {
+        for (j, routing) in ROUTINGS.into_iter().enumerate() {
             let formats = [0, 1, 2, 3].map(|k| FORMATS[(4 * (3 * i + j) + k) % FORMATS.len()]);
             cases.push(case(*step, formats, routing, (128, [(19, 8), (8, 33)][(i + j) % 2])));
         }
