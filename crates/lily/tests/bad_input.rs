@@ -6,7 +6,7 @@
 use std::fs;
 use std::io::Read;
 use std::path::Path;
-use std::process::{Child, Stdio};
+use std::process::Child;
 use std::time::{Duration, Instant, SystemTime};
 
 use serde_json::{Value, json};
@@ -417,7 +417,7 @@ fn a_full_disk_is_a_sentence() {
         let folder = model();
         let full = fs::OpenOptions::new().write(true).open("/dev/full").expect("opens");
         let mut command = lily(&words(args, folder.path()));
-        let mut child = command.stdin(Stdio::piped()).stdout(full).spawn().expect("starts");
+        let mut child = command.stdin(std::process::Stdio::piped()).stdout(full).spawn().expect("starts");
         // For `chat`, which would end without a word.
         let _ = std::io::Write::write_all(&mut child.stdin.take().expect("piped"), b"hi\n");
         let said = judge(&mut child).expect(args);
