@@ -2,6 +2,7 @@
 //! One thread owns an `Engine`; `schedule.rs` queues for it.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use lily_kernels::backend::Backend;
 use lily_kernels::devices;
@@ -10,8 +11,10 @@ use crate::budget::{Allowance, Budget};
 use crate::checkpoint::Checkpoint;
 use crate::generate::{Limits, PromptIds, Turn};
 use crate::model::qwen3_5::Qwen3_5;
-use crate::request::{CancelToken, Completion, EventSink, Prompt, Request, RequestError, SamplingParams};
+use crate::prepare::{Prepared, Preparer};
+use crate::request::{CancelToken, Completion, EventSink, Request, SamplingParams};
 use crate::runtime::Runtime;
+use crate::schedule::{Deliver, Drive, RequestId, Stats, Update};
 use crate::text::Codec;
 
 pub use crate::checkpoint::{EmbeddedModel, ModelSource};
@@ -82,10 +85,11 @@ pub struct ModelInfo {
 /// A loaded model with its device, plans and sessions.
 pub struct Engine {
     runtime: Runtime,
-    codec: Codec,
+    preparer: Arc<Preparer>,
     limits: Limits,
     defaults: SamplingParams,
     info: ModelInfo,
+    running: Vec<(RequestId, Prepared, CancelToken)>,
     /// Kept for `changed`: its mappings are what the device reads.
     checkpoint: Checkpoint,
 }
@@ -124,7 +128,9 @@ impl Engine {
         let mut info = describe(&checkpoint, &limits, &*runtime.stepper.backend);
         info.warnings.extend(allowance.note);
         let defaults = default_sampling(&checkpoint);
-        Ok(Self { runtime, codec, limits, defaults, info, checkpoint })
+        let rows = runtime.stepper.model().config.vocab_size;
+        let preparer = Preparer::new(Arc::new(codec), limits.context_length, limits.vocab_limit, rows).into();
+        Ok(Self { runtime, preparer, limits, defaults, info, running: Vec::new(), checkpoint })
     }
 
     /// What was opened.
@@ -144,10 +150,15 @@ impl Engine {
 
     /// Tokenizer and template.
     pub fn codec(&self) -> &Codec {
-        &self.codec
+        self.preparer.codec()
     }
 
-    /// Runs one request to its end, reusing the session that shares the longest prefix.
+    /// Turns requests into what `generate_prepared` takes, on any thread.
+    pub fn preparer(&self) -> Arc<Preparer> {
+        Arc::clone(&self.preparer)
+    }
+
+    /// Prepares one request and runs it to its end.
     ///
     /// # Errors
     /// The request is out of range, the device failed, or the model's logits are not numbers. Cancellation is no error.
@@ -157,29 +168,35 @@ impl Engine {
         cancel: &CancelToken,
         sink: &mut EventSink,
     ) -> Result<Completion, EngineError> {
-        request.validate()?;
+        let prepared = self.preparer.prepare(request.clone())?;
+        self.generate_prepared(prepared, cancel, sink)
+    }
+
+    /// Runs one request to its end, reusing the session that shares the longest prefix.
+    ///
+    /// # Errors
+    /// The device failed, or the model's logits are not numbers. Cancellation is no error.
+    pub fn generate_prepared(
+        &mut self,
+        prepared: Prepared,
+        cancel: &CancelToken,
+        sink: &mut EventSink,
+    ) -> Result<Completion, EngineError> {
         if let Some(changed) = self.checkpoint.weight_files().iter().find_map(|f| f.changed()) {
             return Err(EngineError::Options(changed));
         }
-        let prompt = self.codec.prompt_tokens(&request.prompt).map_err(RequestError::from)?;
-        self.check_prompt(&prompt.ids)?;
-        self.check_bias(&request.logit_bias)?;
-        let stable = match &request.prompt {
-            Prompt::Chat(chat) => self.codec.stable_prefix_len(chat, &prompt.ids),
-            Prompt::Raw(_) | Prompt::Tokens(_) => 0,
-        };
-        let answer = self.codec.answer(request, prompt.open_think);
-        let mut session = self.runtime.take_session(&prompt.ids)?;
+        let Prepared { request, ids, stable, answer } = prepared;
+        let mut session = self.runtime.take_session(&ids)?;
         let mut turn = Turn {
             runtime: &mut self.runtime,
             session: &mut session,
             limits: &self.limits,
-            tokenizer: self.codec.tokenizer(),
+            tokenizer: self.preparer.codec().tokenizer(),
             cancel,
             sink,
             closed: false,
         };
-        let result = turn.run(PromptIds { ids: &prompt.ids, stable }, request, answer);
+        let result = turn.run(PromptIds { ids: &ids, stable }, &request, answer);
         match &result {
             Ok(_) => self.runtime.keep(session),
             // A failed step may have left half a state.
@@ -187,34 +204,31 @@ impl Engine {
         }
         result
     }
+}
 
-    fn check_bias(&self, bias: &[(u32, f32)]) -> Result<(), RequestError> {
-        let vocab = self.limits.vocab_limit;
-        match bias.iter().find(|(id, _)| *id >= vocab) {
-            Some((id, _)) => Err(RequestError::Field {
-                field: "logit_bias",
-                reason: format!("token id {id} is outside the vocabulary of {vocab}"),
-            }),
-            None => Ok(()),
+/// One request after the other.
+impl Drive for Engine {
+    fn capacity(&self) -> usize {
+        1
+    }
+
+    fn running(&self) -> usize {
+        self.running.len()
+    }
+
+    fn begin(&mut self, id: RequestId, prepared: Prepared, cancel: CancelToken) {
+        self.running.push((id, prepared, cancel));
+    }
+
+    fn step(&mut self, deliver: &mut Deliver) {
+        if let Some((id, prepared, cancel)) = self.running.pop() {
+            let result = self.generate_prepared(prepared, &cancel, &mut |event| deliver(id, Update::Event(event)));
+            let _ = deliver(id, Update::Done(Box::new(result)));
         }
     }
 
-    fn check_prompt(&self, ids: &[u32]) -> Result<(), RequestError> {
-        let (prompt_tokens, context_length) = (ids.len(), self.limits.context_length);
-        if ids.is_empty() {
-            return Err(RequestError::Field { field: "prompt", reason: "it has no tokens".into() });
-        }
-        if prompt_tokens >= context_length {
-            return Err(RequestError::TooLong { prompt_tokens, context_length });
-        }
-        let rows = self.runtime.stepper.model().config.vocab_size;
-        match ids.iter().find(|&&id| id as usize >= rows) {
-            Some(id) => Err(RequestError::Field {
-                field: "prompt",
-                reason: format!("token id {id} is outside the vocabulary of {rows}"),
-            }),
-            None => Ok(()),
-        }
+    fn stats(&self) -> Stats {
+        Stats { running: self.running.len(), ..Stats::default() }
     }
 }
 

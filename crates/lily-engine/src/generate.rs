@@ -121,6 +121,7 @@ impl Turn<'_, '_> {
             tool_calls: answer.tool_calls,
             tokens: answer.tokens,
             logprobs: request.logprobs.map(|_| answer.stream.into_logprobs().unwrap_or_default()),
+            prompt_logprobs: None,
             finish_reason,
             usage: Usage { prompt_tokens: prompt.ids.len(), cached_tokens, completion_tokens },
             timings: Timings {

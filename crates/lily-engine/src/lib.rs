@@ -5,6 +5,7 @@
 
 pub mod request; // 1 what is asked
 pub mod text; // 2 text ↔ tokens, template, parser
+pub mod prepare; // a request, checked and tokenized, on any thread
 pub mod schedule; // 3 the queue: one thread owns the engine
 pub mod checkpoint; // 4 files → tensors: the only place that bends a layout
 pub mod model; // 5 config, weights, the math

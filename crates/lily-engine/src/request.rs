@@ -84,8 +84,43 @@ pub struct Request {
     pub logprobs: Option<usize>,
     /// Upper bound on generated tokens; `None` runs to the end of the context.
     pub max_tokens: Option<usize>,
+    /// Most tokens inside the think block; then it is closed for the model. `None` lets it think.
+    pub thinking_budget: Option<usize>,
+    /// What the content must be, enforced token by token after the think block.
+    pub response_format: ResponseFormat,
+    /// Whether the answer must call tools, enforced likewise.
+    pub tool_choice: ToolChoice,
+    /// Whether one answer may hold several calls; counts where calls are enforced.
+    pub parallel_tool_calls: bool,
+    /// Tell the log-probability of each token of the prompt but the first, and of this many of the likeliest. Nothing
+    /// of the prompt is then taken from earlier turns.
+    pub prompt_logprobs: Option<usize>,
     /// Go on past stop ids (for measurements).
     pub ignore_eos: bool,
+}
+
+/// What the content of an answer must be.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub enum ResponseFormat {
+    /// Whatever the model says.
+    #[default]
+    Text,
+    /// The text of a JSON object.
+    JsonObject,
+    /// The text of a JSON value that the schema allows.
+    JsonSchema(Value),
+}
+
+/// Whether an answer calls tools. To forbid it, show the model none.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum ToolChoice {
+    /// As the model likes; the arguments of tools marked `strict` obey their schema.
+    #[default]
+    Auto,
+    /// At least one call of any tool.
+    Required,
+    /// A call of this tool.
+    Named(String),
 }
 
 /// Most stop strings of a request.
@@ -199,6 +234,8 @@ pub struct Completion {
     pub tokens: Vec<u32>,
     /// One for each of `tokens`, if the request asks for them.
     pub logprobs: Option<Vec<TokenLogprobs>>,
+    /// One for each token of the prompt but the first, if the request asks for them.
+    pub prompt_logprobs: Option<Vec<TokenLogprobs>>,
     /// Why it ended.
     pub finish_reason: FinishReason,
     /// Token counts.
@@ -265,6 +302,11 @@ impl Request {
             stop: Vec::new(),
             logprobs: None,
             max_tokens: None,
+            thinking_budget: None,
+            response_format: ResponseFormat::Text,
+            tool_choice: ToolChoice::Auto,
+            parallel_tool_calls: true,
+            prompt_logprobs: None,
             ignore_eos: false,
         }
     }
@@ -292,7 +334,7 @@ impl Request {
         if self.stop.iter().any(String::is_empty) {
             return field("stop", "an empty string ends every answer before it begins");
         }
-        match self.logprobs {
+        match self.logprobs.max(self.prompt_logprobs) {
             Some(count) if count > MAX_LOGPROBS => {
                 field("top_logprobs", format!("{count} is more than {MAX_LOGPROBS}"))
             }

@@ -1,39 +1,50 @@
-//! Flow 3: who runs when. One thread owns the engine; requests wait for it in a bounded queue, first in,
-//! first out. Knows nothing of sockets: a caller hands over closures for events and for the end.
+//! Flow 3: who runs when. One thread owns the engine; requests wait for it in a bounded queue, first in, first out, and
+//! run side by side as far as the engine has places. Knows nothing of sockets: a caller hands over closures for events
+//! and for the end.
 
 use std::any::Any;
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-use crate::engine::{Engine, EngineError};
-use crate::request::{CancelToken, Completion, Event, EventSink, FinishReason, Request, Timings, Usage};
+use crate::engine::EngineError;
+use crate::prepare::Prepared;
+use crate::request::{CancelToken, Completion, Event, FinishReason, Timings, Usage};
 
-/// What the thread runs; the engine, or a fake in tests.
-pub trait Generate {
-    /// Runs one request to its end; see [`Engine::generate`].
-    ///
-    /// # Errors
-    /// The request is out of range or the device failed.
-    fn generate(
-        &mut self,
-        request: &Request,
-        cancel: &CancelToken,
-        sink: &mut EventSink,
-    ) -> Result<Completion, EngineError>;
+/// Names a request to the engine that runs it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RequestId(pub u64);
+
+/// What comes of a request, in order.
+#[derive(Debug)]
+pub enum Update {
+    /// Something happened.
+    Event(Event),
+    /// It ended; nothing follows.
+    Done(Box<Result<Completion, EngineError>>),
 }
 
-impl Generate for Engine {
-    fn generate(
-        &mut self,
-        request: &Request,
-        cancel: &CancelToken,
-        sink: &mut EventSink,
-    ) -> Result<Completion, EngineError> {
-        Engine::generate(self, request, cancel, sink)
-    }
+/// Takes the updates of all requests as they come; `Break` cancels the one concerned.
+pub type Deliver<'a> = dyn FnMut(RequestId, Update) -> ControlFlow<()> + 'a;
+
+/// What the thread drives: the engine, or a fake in tests.
+pub trait Drive {
+    /// Most requests that run at the same time.
+    fn capacity(&self) -> usize;
+
+    /// Requests that run.
+    fn running(&self) -> usize;
+
+    /// Takes a request up, behind those that run. Called only where `running` is below `capacity`.
+    fn begin(&mut self, id: RequestId, prepared: Prepared, cancel: CancelToken);
+
+    /// Moves the running requests on: at most one decode step and one prefill chunk.
+    fn step(&mut self, deliver: &mut Deliver);
+
+    /// What was done so far, and what is held.
+    fn stats(&self) -> Stats;
 }
 
 /// Why a job gave no completion.
@@ -64,7 +75,7 @@ pub enum SubmitError {
 /// One request with its callbacks; both are called on the engine's thread and must not block.
 pub struct Job {
     /// What to run.
-    pub request: Request,
+    pub prepared: Prepared,
     /// Ends the job early; a job cancelled while it waits is never started.
     pub cancel: CancelToken,
     /// Takes events; `Break` cancels.
@@ -73,13 +84,49 @@ pub struct Job {
     pub done: Box<dyn FnOnce(Result<Completion, JobError>) + Send>,
 }
 
+/// What an engine has done since it was opened, and what it holds now; for people and monitors.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Requests that run: prefill or decode.
+    pub running: usize,
+    /// Prompt tokens that were computed.
+    pub prefilled_tokens: u64,
+    /// Prompt tokens whose state was taken from earlier turns.
+    pub cached_tokens: u64,
+    /// Tokens that were generated.
+    pub generated_tokens: u64,
+    /// Decode steps; generated tokens over them is the mean batch.
+    pub decode_steps: u64,
+    /// Prefill chunks.
+    pub prefill_chunks: u64,
+    /// Requests that were put back because the cache was full.
+    pub preemptions: u64,
+    /// States that later requests may resume from.
+    pub snapshots: usize,
+    /// Their bytes.
+    pub snapshot_bytes: u64,
+    /// Most bytes that they may take.
+    pub snapshot_budget_bytes: u64,
+    /// Blocks of 256 positions in use.
+    pub kv_blocks_used: usize,
+    /// All of them.
+    pub kv_blocks: usize,
+}
+
 /// Everything the thread can be told.
 enum Command {
     Generate(Box<Job>),
     Shutdown,
 }
 
-/// The thread that owns the engine. Dropping it cancels the running job, ends the waiting ones with
+/// Who hears of a running job.
+struct Caller {
+    sink: Box<dyn FnMut(Event) -> ControlFlow<()> + Send>,
+    done: Box<dyn FnOnce(Result<Completion, JobError>) + Send>,
+    cancel: CancelToken,
+}
+
+/// The thread that owns the engine. Dropping it cancels the running jobs, ends the waiting ones with
 /// [`JobError::Stopped`] and joins.
 pub struct EngineThread {
     shared: Arc<Shared>,
@@ -98,7 +145,7 @@ impl EngineThread {
         open: impl FnOnce() -> Result<(E, T), EngineError> + Send + 'static,
     ) -> Result<(Self, T), JobError>
     where
-        E: Generate,
+        E: Drive,
         T: Send + 'static,
     {
         let shared = Arc::new(Shared { capacity, queue: Mutex::default(), wake: Condvar::new() });
@@ -153,18 +200,21 @@ impl EngineThread {
         self.shared.lock().closed.is_none()
     }
 
-    /// Jobs that wait; the running one is not counted.
+    /// Jobs that wait; the running ones are not counted.
     pub fn waiting(&self) -> usize {
         self.shared.lock().waiting.len()
     }
 
-    /// Takes no more jobs, cancels the running one and ends the waiting ones. Returns at once.
+    /// What the engine has done so far and holds now.
+    pub fn stats(&self) -> Stats {
+        self.shared.lock().stats
+    }
+
+    /// Takes no more jobs, cancels the running ones and ends the waiting ones. Returns at once.
     pub fn stop(&self) {
         let mut queue = self.shared.lock();
         queue.closed.get_or_insert(Closed::Stopped);
-        if let Some(running) = &queue.running {
-            running.cancel();
-        }
+        queue.running.iter().for_each(CancelToken::cancel);
         queue.waiting.push_front(Command::Shutdown);
         self.shared.wake.notify_one();
     }
@@ -189,8 +239,9 @@ struct Shared {
 #[derive(Default)]
 struct Queue {
     waiting: VecDeque<Command>,
-    running: Option<CancelToken>,
+    running: Vec<CancelToken>,
     closed: Option<Closed>,
+    stats: Stats,
 }
 
 /// Why no more jobs are taken.
@@ -206,19 +257,26 @@ impl Shared {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for the next command and marks it as running.
-    fn next(&self) -> Command {
+    /// The next commands: as many jobs as there are `places`, waiting for the first if nothing else is to be done.
+    fn next(&self, places: usize, wait: bool) -> Vec<Command> {
         let mut queue = self.lock();
-        loop {
-            if let Some(command) = queue.waiting.pop_front() {
-                queue.running = match &command {
-                    Command::Generate(job) => Some(job.cancel.clone()),
-                    Command::Shutdown => None,
-                };
-                return command;
-            }
+        while wait && queue.waiting.is_empty() {
             queue = self.wake.wait(queue).unwrap_or_else(PoisonError::into_inner);
         }
+        let shutdown = matches!(queue.waiting.front(), Some(Command::Shutdown));
+        let count = if shutdown { 1 } else { places.min(queue.waiting.len()) };
+        queue.waiting.drain(..count).collect()
+    }
+
+    /// Tells what runs, so that `stop` can cancel it, and what was done so far.
+    fn publish(&self, running: Vec<CancelToken>, stats: Stats) {
+        let mut queue = self.lock();
+        // A stop may have come while these were taken out of the queue.
+        if queue.closed.is_some() {
+            running.iter().for_each(CancelToken::cancel);
+        }
+        queue.running = running;
+        queue.stats = stats;
     }
 
     fn close(&self, why: Closed) {
@@ -247,7 +305,7 @@ impl Drop for CloseOnExit<'_> {
     fn drop(&mut self) {
         let (waiting, why) = {
             let mut queue = self.0.lock();
-            queue.running = None;
+            queue.running.clear();
             let why = queue.closed.get_or_insert(Closed::Stopped).clone();
             (std::mem::take(&mut queue.waiting), why)
         };
@@ -269,27 +327,69 @@ impl From<Closed> for JobError {
     }
 }
 
-fn run(mut engine: impl Generate, shared: &Shared) {
-    loop {
-        let Job { request, cancel, mut sink, done } = match shared.next() {
-            Command::Generate(job) => *job,
-            Command::Shutdown => return,
-        };
-        if cancel.is_cancelled() {
-            done(Ok(cancelled()));
-            continue;
-        }
-        match catch_unwind(AssertUnwindSafe(|| engine.generate(&request, &cancel, &mut *sink))) {
-            Ok(result) => done(result.map_err(JobError::from)),
-            Err(panic) => {
-                let text = panic_text(&*panic);
-                // Closed before the caller hears of it, so that its next submit is refused.
-                shared.close(Closed::Panicked(text.clone()));
-                done(Err(JobError::Panicked(text)));
-                return;
+/// The callers of the running jobs. However the thread ends, each hears of it.
+#[derive(Default)]
+struct Callers {
+    by_id: HashMap<RequestId, Caller>,
+    next_id: u64,
+}
+
+impl Callers {
+    fn update(&mut self, id: RequestId, update: Update) -> ControlFlow<()> {
+        match update {
+            Update::Event(event) => match self.by_id.get_mut(&id) {
+                Some(caller) => (caller.sink)(event),
+                None => ControlFlow::Break(()),
+            },
+            Update::Done(result) => {
+                if let Some(caller) = self.by_id.remove(&id) {
+                    (caller.done)(result.map_err(JobError::from));
+                }
+                ControlFlow::Continue(())
             }
         }
     }
+
+    fn fail(&mut self, why: &Closed) {
+        for (_, caller) in self.by_id.drain() {
+            (caller.done)(Err(why.clone().into()));
+        }
+    }
+}
+
+fn run(mut engine: impl Drive, shared: &Shared) {
+    let mut callers = Callers::default();
+    let mut open = true;
+    while open || engine.running() > 0 {
+        let places = if open { engine.capacity().saturating_sub(engine.running()) } else { 0 };
+        for command in shared.next(places, open && engine.running() == 0) {
+            match command {
+                Command::Generate(job) => begin(*job, &mut engine, &mut callers),
+                Command::Shutdown => open = false,
+            }
+        }
+        let running = callers.by_id.values().map(|caller| caller.cancel.clone()).collect();
+        shared.publish(running, engine.stats());
+        let step = AssertUnwindSafe(|| engine.step(&mut |id, update| callers.update(id, update)));
+        if let Err(panic) = catch_unwind(step) {
+            let why = Closed::Panicked(panic_text(&*panic));
+            // Closed before the callers hear of it, so that their next submit is refused.
+            shared.close(why.clone());
+            callers.fail(&why);
+            return;
+        }
+    }
+}
+
+fn begin(job: Job, engine: &mut impl Drive, callers: &mut Callers) {
+    let Job { prepared, cancel, sink, done } = job;
+    if cancel.is_cancelled() {
+        return done(Ok(cancelled()));
+    }
+    let id = RequestId(callers.next_id);
+    callers.next_id += 1;
+    callers.by_id.insert(id, Caller { sink, done, cancel: cancel.clone() });
+    engine.begin(id, prepared, cancel);
 }
 
 /// The completion of a job that never ran.
@@ -300,6 +400,7 @@ fn cancelled() -> Completion {
         tool_calls: Vec::new(),
         tokens: Vec::new(),
         logprobs: None,
+        prompt_logprobs: None,
         finish_reason: FinishReason::Cancelled,
         usage: Usage::default(),
         timings: Timings::default(),
@@ -315,55 +416,81 @@ fn panic_text(panic: &(dyn Any + Send)) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::request::{Prompt, RequestError, SamplingParams};
+    use crate::prepare::Preparer;
+    use crate::request::{Prompt, Request, RequestError, SamplingParams};
+    use crate::text::Codec;
     use std::sync::mpsc::{Receiver, Sender, channel};
     use std::time::Duration;
 
     const SOON: Duration = Duration::from_secs(5);
 
-    /// Tells which prompt it runs; "wait" runs until cancelled, "panic" and "error" do that.
+    /// Tells which prompt it begins; "wait" runs until cancelled, "panic" and "error" do that, the rest ends at once.
     struct Fake {
         started: Sender<String>,
+        places: usize,
+        running: Vec<(RequestId, String, CancelToken)>,
     }
 
-    impl Generate for Fake {
-        fn generate(
-            &mut self,
-            request: &Request,
-            cancel: &CancelToken,
-            sink: &mut EventSink,
-        ) -> Result<Completion, EngineError> {
-            let Prompt::Raw(text) = &request.prompt else { panic!("raw") };
+    impl Drive for Fake {
+        fn capacity(&self) -> usize {
+            self.places
+        }
+
+        fn running(&self) -> usize {
+            self.running.len()
+        }
+
+        fn begin(&mut self, id: RequestId, prepared: Prepared, cancel: CancelToken) {
+            let Prompt::Raw(text) = prepared.request.prompt else { panic!("raw") };
             self.started.send(text.clone()).unwrap();
-            let _ = sink(Event::Content(text.clone()));
-            match text.as_str() {
-                "panic" => panic!("boom"),
-                "error" => return Err(RequestError::Template("no".into()).into()),
-                "wait" => {
-                    while !cancel.is_cancelled() {
-                        std::thread::sleep(Duration::from_millis(1));
-                    }
-                }
-                _ => {}
-            }
-            Ok(cancelled())
+            self.running.push((id, text, cancel));
+        }
+
+        fn step(&mut self, deliver: &mut Deliver) {
+            std::thread::sleep(Duration::from_millis(1));
+            self.running.retain(|(id, text, cancel)| {
+                let flow = deliver(*id, Update::Event(Event::Content(text.clone())));
+                let result = match text.as_str() {
+                    "panic" => panic!("boom"),
+                    "error" => Err(RequestError::Template("no".into()).into()),
+                    "wait" if !cancel.is_cancelled() && flow.is_continue() => return true,
+                    _ => Ok(cancelled()),
+                };
+                let _ = deliver(*id, Update::Done(Box::new(result)));
+                false
+            });
+        }
+
+        fn stats(&self) -> Stats {
+            Stats { running: self.running.len(), ..Stats::default() }
         }
     }
 
-    fn start(capacity: usize) -> (EngineThread, Receiver<String>) {
+    fn start_with(places: usize, capacity: usize) -> (EngineThread, Receiver<String>) {
         let (started, runs) = channel();
-        let (thread, ()) = EngineThread::start(capacity, move || Ok((Fake { started }, ()))).unwrap();
+        let open = move || Ok((Fake { started, places, running: Vec::new() }, ()));
+        let (thread, ()) = EngineThread::start(capacity, open).unwrap();
         (thread, runs)
+    }
+
+    fn start(capacity: usize) -> (EngineThread, Receiver<String>) {
+        start_with(1, capacity)
     }
 
     type Ended = Receiver<Result<Completion, JobError>>;
 
+    fn prepared(text: &str) -> Prepared {
+        let tokenizer = include_bytes!("../../../models/lily-demo/tokenizer.json");
+        let codec = Codec::open(&|name| (name == "tokenizer.json").then_some(tokenizer.into())).unwrap();
+        let preparer = Preparer::new(Arc::new(codec), 100, 1000, 1000);
+        preparer.prepare(Request::new(Prompt::Raw(text.into()), SamplingParams::GREEDY)).unwrap()
+    }
+
     fn job(text: &str) -> (Job, CancelToken, Ended) {
-        let request = Request::new(Prompt::Raw(text.into()), SamplingParams::GREEDY);
         let (ended, end) = channel();
         let cancel = CancelToken::default();
         let job = Job {
-            request,
+            prepared: prepared(text),
             cancel: cancel.clone(),
             sink: Box::new(|_| ControlFlow::Continue(())),
             done: Box::new(move |result| ended.send(result).unwrap()),
@@ -404,6 +531,20 @@ mod tests {
         assert!(second_end.recv_timeout(SOON).unwrap().is_ok());
         assert!(third_end.recv_timeout(SOON).unwrap().is_ok());
         assert_eq!(runs.try_iter().collect::<Vec<_>>(), ["second", "third"]);
+    }
+
+    #[test]
+    fn as_many_jobs_run_side_by_side_as_there_are_places() {
+        let (thread, runs) = start_with(2, 4);
+        let (first, first_end) = submit(&thread, "wait");
+        let (second, _second_end) = submit(&thread, "wait");
+        let (_, third_end) = submit(&thread, "third");
+        assert_eq!([runs.recv_timeout(SOON).unwrap(), runs.recv_timeout(SOON).unwrap()], ["wait", "wait"]);
+        assert_eq!(thread.waiting(), 1);
+        assert!(third_end.recv_timeout(Duration::from_millis(20)).is_err());
+        first.cancel();
+        assert!(third_end.recv_timeout(SOON).unwrap().is_ok() && first_end.recv_timeout(SOON).unwrap().is_ok());
+        second.cancel();
     }
 
     #[test]

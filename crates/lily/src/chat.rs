@@ -4,9 +4,8 @@ use std::io::{self, BufRead, IsTerminal};
 use std::process::ExitCode;
 
 use anyhow::Context;
-use lily_engine::engine::EngineError;
-use lily_engine::request::{CancelToken, ChatPrompt, Completion, EventSink, Prompt, SamplingParams};
-use lily_engine::schedule::Generate;
+use lily_engine::engine::{Engine, EngineError};
+use lily_engine::request::{CancelToken, ChatPrompt, Completion, EventSink, Prompt, Request, SamplingParams};
 use rustyline::error::ReadlineError;
 use rustyline::history::MemHistory;
 use serde_json::{Value, json};
@@ -23,6 +22,27 @@ const HELP: &str = "\
 /quit            leave (so does Ctrl-D)
 Ctrl-C           stop the answer, keep the conversation
 A line that starts with a space is never a command.";
+
+/// What answers; the engine, or a fake in tests.
+trait Generate {
+    fn generate(
+        &mut self,
+        request: &Request,
+        cancel: &CancelToken,
+        sink: &mut EventSink,
+    ) -> Result<Completion, EngineError>;
+}
+
+impl Generate for Engine {
+    fn generate(
+        &mut self,
+        request: &Request,
+        cancel: &CancelToken,
+        sink: &mut EventSink,
+    ) -> Result<Completion, EngineError> {
+        Self::generate(self, request, cancel, sink)
+    }
+}
 
 /// Runs the command.
 ///
@@ -225,7 +245,7 @@ impl Input {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lily_engine::request::{Event, FinishReason, Request, RequestError, Timings, Usage};
+    use lily_engine::request::{Event, FinishReason, RequestError, Timings, Usage};
     use std::ops::ControlFlow;
 
     /// Answers with the number of messages it was given, or fails on "fail".
@@ -251,6 +271,7 @@ mod tests {
                 tool_calls: vec![],
                 tokens: vec![1],
                 logprobs: None,
+                prompt_logprobs: None,
                 finish_reason: if cancelled { FinishReason::Cancelled } else { FinishReason::Length },
                 usage: Usage::default(),
                 timings: Timings::default(),

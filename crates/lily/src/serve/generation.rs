@@ -1,12 +1,14 @@
 //! One request on its way through the engine's thread: submitted, followed, and cancelled when its reader goes.
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use lily_engine::request::{CancelToken, Completion, Event, FinishReason, Request};
-use lily_engine::schedule::{EngineThread, Job, JobError};
+use lily_engine::schedule::{Job, JobError};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use super::error::ApiError;
+use super::routes::Server;
 use crate::terminal::note;
 
 /// What the engine's thread sends.
@@ -40,17 +42,19 @@ impl Drop for Generation {
 }
 
 impl Generation {
-    /// Puts a request into the engine's queue.
+    /// Prepares a request, beside the threads that hold the sockets, and puts it into the engine's queue.
     ///
     /// # Errors
-    /// 400 for a request out of range, 503 for a full queue, 500 for a dead engine.
-    pub fn submit(engine: &EngineThread, request: Request) -> Result<Self, ApiError> {
-        request.validate()?;
+    /// 400 for a request that cannot run, 503 for a full queue, 500 for a dead engine.
+    pub async fn submit(server: &Server, request: Request) -> Result<Self, ApiError> {
+        let preparer = Arc::clone(&server.preparer);
+        let prepared = tokio::task::spawn_blocking(move || preparer.prepare(request)).await;
+        let prepared = prepared.map_err(|error| JobError::Panicked(error.to_string()))??;
         let (sender, updates) = unbounded_channel();
         let events = sender.clone();
         let cancel = CancelToken::default();
         let job = Job {
-            request,
+            prepared,
             cancel: cancel.clone(),
             sink: Box::new(move |event| match events.send(Update::Event(event)) {
                 Ok(()) => ControlFlow::Continue(()),
@@ -62,7 +66,7 @@ impl Generation {
                 let _ = sender.send(Update::Done(Box::new(result)));
             }),
         };
-        engine.submit(job)?;
+        server.engine.submit(job)?;
         Ok(Self { updates, cancel })
     }
 

@@ -47,15 +47,16 @@ pub fn serve(flags: &ServeFlags) -> anyhow::Result<ExitCode> {
     let bind = TcpListener::bind((flags.host.trim_matches(['[', ']']), flags.port));
     let listener = runtime.block_on(bind).with_context(|| format!("{}:{}", flags.host, flags.port))?;
     let options = crate::engine_options(&flags.model)?;
-    let (engine, (model, defaults)) = EngineThread::start(flags.queue.get(), move || {
+    let (engine, (model, defaults, preparer)) = EngineThread::start(flags.queue.get(), move || {
         let engine = crate::open_engine(&options)?;
-        let facts = (engine.info().clone(), engine.default_sampling());
+        let facts = (engine.info(), engine.default_sampling(), engine.preparer());
         Ok((engine, facts))
     })?;
     let address = listener.local_addr().context("address")?;
     note(format_args!("serving {} on http://{address}/v1 ({}); Ctrl-C stops", model.name, model.device));
     let created = routes::unix_time_s();
-    let server = Arc::new(Server { engine, model, defaults, created, keep_alive: KEEP_ALIVE, first_word: FIRST_WORD });
+    let server =
+        Arc::new(Server { engine, preparer, model, defaults, created, keep_alive: KEEP_ALIVE, first_word: FIRST_WORD });
     let hosts = Hosts::new(&flags.host, &flags.allow_host);
     let served = runtime.block_on(until_signalled(listener, Arc::clone(&server), hosts));
     runtime.shutdown_timeout(LINGER);

@@ -11,6 +11,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router, middleware};
 use lily_engine::engine::ModelInfo;
+use lily_engine::prepare::Preparer;
 use lily_engine::request::{Prompt, Request, SamplingParams};
 use lily_engine::schedule::EngineThread;
 use serde_json::{Value, json};
@@ -28,6 +29,8 @@ const BODY_LIMIT_BYTES: usize = 32 << 20;
 pub struct Server {
     /// The queue in front of the engine.
     pub engine: EngineThread,
+    /// Makes requests ready for it.
+    pub preparer: Arc<Preparer>,
     /// The one model.
     pub model: ModelInfo,
     /// Its sampling parameters, for fields that a request leaves out.
@@ -80,7 +83,7 @@ async fn chat_completions(
     let request = asked.sampling.request(Prompt::Chat(asked.prompt), server.defaults, crate::random_seed());
     let request = Request { logprobs: asked.logprobs, ..request };
     let head = Head { id: random_id("chatcmpl-"), created: unix_time_s(), model: model.clone() };
-    let mut generation = Generation::submit(&server.engine, request)?;
+    let mut generation = Generation::submit(&server, request).await?;
     if !asked.stream {
         return Ok(Json(ChatCompletion::new(head, generation.completion().await?)).into_response());
     }

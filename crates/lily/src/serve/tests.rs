@@ -10,11 +10,13 @@ use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::http::{HeaderMap, Request as HttpRequest, StatusCode};
 use lily_engine::engine::{EngineError, ModelInfo};
+use lily_engine::prepare::{Prepared, Preparer};
 use lily_engine::request::{
     CancelToken, Completion, Event, EventSink, FinishReason, Logprob, Prompt, Request, RequestError, SamplingParams,
     Timings, TokenLogprobs, ToolCall, Usage,
 };
-use lily_engine::schedule::{EngineThread, Generate};
+use lily_engine::schedule::{Deliver, Drive, EngineThread, RequestId, Stats, Update};
+use lily_engine::text::Codec;
 use serde_json::{Value, json};
 use tower::ServiceExt;
 
@@ -42,10 +44,35 @@ impl Seen {
     }
 }
 
-/// Does what the last message says.
-struct Fake(Arc<Seen>);
+/// Does what the last message says, one request after the other.
+struct Fake(Arc<Seen>, Vec<(RequestId, Request, CancelToken)>);
 
-impl Generate for Fake {
+impl Drive for Fake {
+    fn capacity(&self) -> usize {
+        1
+    }
+
+    fn running(&self) -> usize {
+        self.1.len()
+    }
+
+    fn begin(&mut self, id: RequestId, prepared: Prepared, cancel: CancelToken) {
+        self.1.push((id, prepared.request, cancel));
+    }
+
+    fn step(&mut self, deliver: &mut Deliver) {
+        if let Some((id, request, cancel)) = self.1.pop() {
+            let result = self.generate(&request, &cancel, &mut |event| deliver(id, Update::Event(event)));
+            let _ = deliver(id, Update::Done(Box::new(result)));
+        }
+    }
+
+    fn stats(&self) -> Stats {
+        Stats::default()
+    }
+}
+
+impl Fake {
     fn generate(
         &mut self,
         request: &Request,
@@ -140,6 +167,7 @@ fn play(events: Vec<Event>, finish_reason: FinishReason, sink: &mut EventSink) -
         tool_calls: vec![],
         tokens: vec![],
         logprobs: None,
+        prompt_logprobs: None,
         finish_reason,
         usage,
         timings: Timings::default(),
@@ -168,7 +196,7 @@ fn local(server: Arc<Server>) -> Router {
 
 fn server(queue: usize) -> (Arc<Server>, Arc<Seen>) {
     let seen = Arc::new(Seen::default());
-    let fake = Fake(Arc::clone(&seen));
+    let fake = Fake(Arc::clone(&seen), Vec::new());
     let (engine, ()) = EngineThread::start(queue, move || Ok((fake, ()))).unwrap();
     let model = ModelInfo {
         name: "fake".into(),
@@ -179,9 +207,12 @@ fn server(queue: usize) -> (Arc<Server>, Arc<Seen>) {
         device: "none".into(),
         warnings: vec![],
     };
+    let file = |name: &str| crate::flags::DEMO.files.iter().find(|(file, _)| *file == name).map(|(_, bytes)| *bytes);
+    let codec = Codec::open(&|name| file(name).map(Into::into)).unwrap();
+    let preparer = Preparer::new(Arc::new(codec), 4096, 1000, 1000).into();
     let defaults = SamplingParams { temperature: 0.6, top_k: 20, top_p: 0.95, ..SamplingParams::GREEDY };
     let (keep_alive, first_word) = (Duration::from_millis(20), Duration::from_millis(50));
-    let server = Server { engine, model, defaults, created: 1, keep_alive, first_word };
+    let server = Server { engine, preparer, model, defaults, created: 1, keep_alive, first_word };
     (Arc::new(server), seen)
 }
 

@@ -1,0 +1,100 @@
+//! Flow 2, last part: a request → tokens and all else that needs no device. Checks what can be checked, on any thread, so
+//! that a long prompt holds up nobody's answer.
+
+use std::sync::Arc;
+
+use crate::request::{Prompt, Request, RequestError};
+use crate::text::{AnswerStream, Codec};
+
+/// A request that is ready to run.
+#[derive(Debug)]
+pub struct Prepared {
+    /// What was asked.
+    pub request: Request,
+    /// Ids of the prompt.
+    pub(crate) ids: Vec<u32>,
+    /// Leading tokens that stay the same when the conversation goes on.
+    pub(crate) stable: usize,
+    /// Turns generated tokens into events.
+    pub(crate) answer: AnswerStream,
+}
+
+impl Prepared {
+    /// Tokens of the prompt.
+    pub fn prompt_tokens(&self) -> usize {
+        self.ids.len()
+    }
+
+    /// Ids of the prompt.
+    pub fn ids(&self) -> &[u32] {
+        &self.ids
+    }
+}
+
+/// Prepares requests for one engine.
+#[derive(Debug)]
+pub struct Preparer {
+    codec: Arc<Codec>,
+    context_length: usize,
+    /// Ids from here on are padding of the vocabulary.
+    vocab_limit: u32,
+    /// Rows of the table of embeddings.
+    rows: usize,
+}
+
+impl Preparer {
+    /// For an engine with this context, whose model has embeddings for `rows` tokens, of which `vocab_limit` exist.
+    pub fn new(codec: Arc<Codec>, context_length: usize, vocab_limit: u32, rows: usize) -> Self {
+        Self { codec, context_length, vocab_limit, rows }
+    }
+
+    /// Tokenizer and template.
+    pub fn codec(&self) -> &Codec {
+        &self.codec
+    }
+
+    /// Checks and tokenizes.
+    ///
+    /// # Errors
+    /// A field is out of its range, the template refused the messages, or the prompt is too long.
+    pub fn prepare(&self, request: Request) -> Result<Prepared, RequestError> {
+        request.validate()?;
+        let prompt = self.codec.prompt_tokens(&request.prompt)?;
+        self.check_prompt(&prompt.ids)?;
+        self.check_bias(&request.logit_bias)?;
+        let stable = match &request.prompt {
+            Prompt::Chat(chat) => self.codec.stable_prefix_len(chat, &prompt.ids),
+            Prompt::Raw(_) | Prompt::Tokens(_) => 0,
+        };
+        let answer = self.codec.answer(&request, prompt.open_think);
+        Ok(Prepared { request, ids: prompt.ids, stable, answer })
+    }
+
+    fn check_bias(&self, bias: &[(u32, f32)]) -> Result<(), RequestError> {
+        let vocab = self.vocab_limit;
+        match bias.iter().find(|(id, _)| *id >= vocab) {
+            Some((id, _)) => Err(RequestError::Field {
+                field: "logit_bias",
+                reason: format!("token id {id} is outside the vocabulary of {vocab}"),
+            }),
+            None => Ok(()),
+        }
+    }
+
+    fn check_prompt(&self, ids: &[u32]) -> Result<(), RequestError> {
+        let (prompt_tokens, context_length) = (ids.len(), self.context_length);
+        if ids.is_empty() {
+            return Err(RequestError::Field { field: "prompt", reason: "it has no tokens".into() });
+        }
+        if prompt_tokens >= context_length {
+            return Err(RequestError::TooLong { prompt_tokens, context_length });
+        }
+        match ids.iter().find(|&&id| id as usize >= self.rows) {
+            Some(id) => Err(RequestError::Field {
+                field: "prompt",
+                reason: format!("token id {id} is outside the vocabulary of {}", self.rows),
+            }),
+            None => Ok(()),
+        }
+    }
+}
