@@ -482,7 +482,7 @@ mod tests {
     fn prepared(text: &str) -> Prepared {
         let tokenizer = include_bytes!("../../../models/lily-demo/tokenizer.json");
         let codec = Codec::open(&|name| (name == "tokenizer.json").then_some(tokenizer.into())).unwrap();
-        let preparer = Preparer::new(Arc::new(codec), 100, 1000, 1000);
+        let preparer = Preparer::new(Arc::new(codec), 100, 50_000, 50_000);
         preparer.prepare(Request::new(Prompt::Raw(text.into()), SamplingParams::GREEDY)).unwrap()
     }
 

@@ -209,7 +209,7 @@ fn server(queue: usize) -> (Arc<Server>, Arc<Seen>) {
     };
     let file = |name: &str| crate::flags::DEMO.files.iter().find(|(file, _)| *file == name).map(|(_, bytes)| *bytes);
     let codec = Codec::open(&|name| file(name).map(Into::into)).unwrap();
-    let preparer = Preparer::new(Arc::new(codec), 4096, 1000, 1000).into();
+    let preparer = Preparer::new(Arc::new(codec), 4096, 50_000, 50_000).into();
     let defaults = SamplingParams { temperature: 0.6, top_k: 20, top_p: 0.95, ..SamplingParams::GREEDY };
     let (keep_alive, first_word) = (Duration::from_millis(20), Duration::from_millis(50));
     let server = Server { engine, preparer, model, defaults, created: 1, keep_alive, first_word };
