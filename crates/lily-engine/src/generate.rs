@@ -251,6 +251,7 @@ impl Turn<'_, '_> {
             seed: s.seed,
             counter: position as u64,
             vocab_limit: self.limits.vocab_limit,
+            mask: None,
         }
     }
 }
