@@ -16,3 +16,4 @@ mod inspect; // what inspect says of each checkpoint
 mod memory; // arena, sessions, cancellation
 mod numbers; // models whose numbers are none
 mod sampling; // penalties, bias, stop strings, log-probabilities
+mod structure; // answers that obey a schema or call a tool
