@@ -4,6 +4,7 @@
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
+use crate::schedule::RequestId;
 use crate::text::{Grammar, GrammarError};
 
 /// A grammar and the mask of the token that comes next.
@@ -52,14 +53,17 @@ impl Structure {
     }
 }
 
-/// What a thread finds masks for: a place among several, and what belongs there.
-type Job = (usize, Structure);
+/// Whose mask a thread finds.
+type Job = (RequestId, Structure);
+
+/// The same, and whether it was found.
+type Found = (RequestId, Structure, Result<(), GrammarError>);
 
 /// A thread that finds masks. It sleeps while there are none to find.
 #[derive(Debug)]
 pub(crate) struct Masks {
     jobs: Option<Sender<Job>>,
-    found: Receiver<(Job, Result<(), GrammarError>)>,
+    found: Receiver<Found>,
     thread: Option<JoinHandle<()>>,
     pending: usize,
 }
@@ -70,9 +74,9 @@ impl Masks {
         let (jobs, taken) = channel::<Job>();
         let (give, found) = channel();
         let work = move || {
-            for (place, mut structure) in taken {
+            for (id, mut structure) in taken {
                 let result = structure.find_mask();
-                if give.send(((place, structure), result)).is_err() {
+                if give.send((id, structure, result)).is_err() {
                     return;
                 }
             }
@@ -80,15 +84,15 @@ impl Masks {
         Self { jobs: Some(jobs), found, thread: Some(std::thread::spawn(work)), pending: 0 }
     }
 
-    /// Begins to find the mask of what stands at a place of the caller's.
-    pub(crate) fn find(&mut self, place: usize, structure: Structure) {
+    /// Begins to find the mask of a request's next token.
+    pub(crate) fn find(&mut self, id: RequestId, structure: Structure) {
         let jobs = self.jobs.as_ref().expect("they are there until the thread ends");
-        jobs.send((place, structure)).expect("the thread ends after the last job");
+        jobs.send((id, structure)).expect("the thread ends after the last job");
         self.pending += 1;
     }
 
     /// Waits for one that was begun; `None` if all were given back.
-    pub(crate) fn next(&mut self) -> Option<(Job, Result<(), GrammarError>)> {
+    pub(crate) fn next(&mut self) -> Option<Found> {
         self.pending = self.pending.checked_sub(1)?;
         Some(self.found.recv().expect("each job is answered"))
     }

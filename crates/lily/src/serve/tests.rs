@@ -160,7 +160,7 @@ fn call(name: &str, argument: &str) -> Event {
 
 /// Sends the events and sums them up, as the engine does.
 fn play(events: Vec<Event>, finish_reason: FinishReason, sink: &mut EventSink) -> Completion {
-    let usage = Usage { prompt_tokens: 7, cached_tokens: 3, completion_tokens: 2 };
+    let usage = Usage { prompt_tokens: 7, cached_tokens: 3, completion_tokens: 2, reasoning_tokens: 1 };
     let mut completion = Completion {
         content: String::new(),
         reasoning: String::new(),
