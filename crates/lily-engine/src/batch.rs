@@ -424,5 +424,13 @@ impl Turn<'_, '_> {
 }
 
 /// Of a row that nobody looks at.
-const UNUSED: SamplingInputs =
-    SamplingInputs { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 0, counter: 0, vocab_limit: 0, mask: None };
+const UNUSED: SamplingInputs = SamplingInputs {
+    temperature: 0.0,
+    top_k: 0,
+    top_p: 1.0,
+    min_p: 0.0,
+    seed: 0,
+    counter: 0,
+    vocab_limit: 0,
+    mask: None,
+};

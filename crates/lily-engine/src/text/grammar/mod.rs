@@ -3,12 +3,12 @@
 
 use std::sync::Arc;
 
+use super::Tokenizer;
+use crate::request::{Request, RequestError};
 use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
 use llguidance::earley::SlicedBiasComputer;
 use llguidance::toktrie::{ApproximateTokEnv, INVALID_TOKEN, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie};
 use llguidance::{Matcher, ParserFactory};
-use super::Tokenizer;
-use crate::request::{Request, RequestError};
 
 mod parameter;
 mod scan;
@@ -95,7 +95,8 @@ impl Grammars {
         let env: TokEnv = Arc::new(ApproximateTokEnv::new(trie));
         let mut slices = SlicedBiasComputer::general_slices();
         slices.push(PLAIN_TEXT.to_owned());
-        let mut factory = ParserFactory::new(&env, InferenceCapabilities::default(), &slices).map_err(|e| failed(&e))?;
+        let mut factory =
+            ParserFactory::new(&env, InferenceCapabilities::default(), &slices).map_err(|e| failed(&e))?;
         factory.quiet();
         Ok(Self { factory, tokenizer, stop_ids: stop_ids.to_vec() })
     }

@@ -7,14 +7,38 @@ use super::source::{MAX_DEPTH, literal};
 
 /// Keywords that constrain nothing.
 const ANNOTATIONS: [&str; 13] = [
-    "title", "description", "default", "examples", "example", "$comment", "deprecated", "readOnly", "writeOnly", "$schema",
-    "$id", "nullable", "contentMediaType",
+    "title",
+    "description",
+    "default",
+    "examples",
+    "example",
+    "$comment",
+    "deprecated",
+    "readOnly",
+    "writeOnly",
+    "$schema",
+    "$id",
+    "nullable",
+    "contentMediaType",
 ];
 /// Of these, a string is checked by its own; the others say nothing of it.
 const OF_OTHERS: [&str; 16] = [
-    "properties", "required", "additionalProperties", "patternProperties", "minProperties", "maxProperties", "items",
-    "prefixItems", "additionalItems", "minItems", "maxItems", "minimum", "maximum", "exclusiveMinimum",
-    "exclusiveMaximum", "multipleOf",
+    "properties",
+    "required",
+    "additionalProperties",
+    "patternProperties",
+    "minProperties",
+    "maxProperties",
+    "items",
+    "prefixItems",
+    "additionalItems",
+    "minItems",
+    "maxItems",
+    "minimum",
+    "maximum",
+    "exclusiveMinimum",
+    "exclusiveMaximum",
+    "multipleOf",
 ];
 const OF_STRINGS: [&str; 4] = ["minLength", "maxLength", "pattern", "format"];
 const DEFINITIONS: [&str; 2] = ["$defs", "definitions"];
@@ -185,7 +209,8 @@ impl Form {
             }
         };
         if types.contains(&"string") {
-            only(map, &[&["type"], &OF_OTHERS, &OF_STRINGS]).map_err(|keyword| format!("{keyword} cannot be enforced"))?;
+            only(map, &[&["type"], &OF_OTHERS, &OF_STRINGS])
+                .map_err(|keyword| format!("{keyword} cannot be enforced"))?;
             self.texts.push(string(map)?);
         }
         let others: Vec<&str> = types.into_iter().filter(|name| *name != "string").collect();
@@ -206,7 +231,8 @@ fn only<'a>(map: &'a Map<String, Value>, known: &[&[&str]]) -> Result<(), &'a st
 }
 
 fn alone(map: &Map<String, Value>, keyword: &str) -> Result<(), String> {
-    only(map, &[&[keyword, "type"], &DEFINITIONS]).map_err(|other| format!("{other} beside {keyword} cannot be enforced"))
+    only(map, &[&[keyword, "type"], &DEFINITIONS])
+        .map_err(|other| format!("{other} beside {keyword} cannot be enforced"))
 }
 
 /// First characters of JSON that text must leave to its schema. A plain `null` or `true` is read as such where text is
@@ -267,7 +293,9 @@ fn format(name: &str) -> Option<String> {
         "uri" => {
             let path = r"(\/([a-zA-Z0-9._~!$&'()*+,;=:@\-]|%[0-9a-fA-F]{2})*)*";
             let query = r"(\?([a-zA-Z0-9._~!$&'()*+,;=:@\/?\-]|%[0-9a-fA-F]{2})*)?";
-            format!(r"[a-zA-Z][a-zA-Z0-9+.\-]*:\/\/{LABEL}(\.{LABEL}){{0,4}}(:[0-9]{{1,4}})?{path}{query}(#[a-zA-Z0-9._~\-]*)?")
+            format!(
+                r"[a-zA-Z][a-zA-Z0-9+.\-]*:\/\/{LABEL}(\.{LABEL}){{0,4}}(:[0-9]{{1,4}})?{path}{query}(#[a-zA-Z0-9._~\-]*)?"
+            )
         }
         _ => return None,
     })

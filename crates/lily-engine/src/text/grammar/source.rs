@@ -23,7 +23,7 @@ NO_VALUE: /(?s:.*)\n<\/parameter>\n(?s:.+)/ | /(?s:.*)<\/parameter>\s*<parameter
 
 /// A parameter of any name with any text, as `arguments.rs` takes it.
 const ANY_PARAMETER: &str = r#"any_parameter: "<parameter=" ANY_NAME ANY_VALUE
-ANY_NAME: /[^<>\s]([^<>\n]{0,200}[^<>\s])?>\n/
+ANY_NAME: /[^<>\s\x00-\x1F]([^<>\x00-\x1F]{0,100}[^<>\s\x00-\x1F])?>\n/
 ANY_VALUE: /(?s:.*)/ END_OF_VALUE & ~NO_VALUE
 "#;
 
@@ -85,9 +85,7 @@ impl Source {
         let (lark, free) = match schema {
             _ if must_call => (format!("start: {lead}call{more}\n{}", calls()?), None),
             Some(schema) if tools.is_empty() => (format!("start: {lead}json\njson: %json {schema}\n"), None),
-            Some(schema) => {
-                (format!("start: {lead}(json | call{more})\njson: %json {schema}\n{}", calls()?), None)
-            }
+            Some(schema) => (format!("start: {lead}(json | call{more})\njson: %json {schema}\n{}", calls()?), None),
             None if is_any_strict => {
                 let tools = Tools::new(&chat(request).map(|chat| chat.tools.clone()).unwrap_or_default());
                 let free = Free { tools, parallel: request.parallel_tool_calls };

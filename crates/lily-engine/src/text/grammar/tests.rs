@@ -135,7 +135,9 @@ fn written(name: &str, parameters: &[(&str, &str)]) -> String {
 
 #[test]
 fn json_obeys_its_schema_and_then_ends() {
-    let object = json_request(json!({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": false}));
+    let object = json_request(
+        json!({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": false}),
+    );
     for text in [r#"{"a":1}"#, "{\"a\": -20}", "{\n  \"a\": 3\n}"] {
         assert!(is_answer(&object, false, text), "{text}");
     }
@@ -208,7 +210,11 @@ fn weather() -> Vec<serde_json::Value> {
         "unit": {"enum": ["c", "f"]},
         "where": {"$ref": "#/$defs/place"},
     }, "$defs": {"place": {"type": "object", "properties": {"x": {"type": "number"}}, "required": ["x"], "additionalProperties": false}}});
-    vec![tool("get", true, get), tool("get_all", true, json!({"type": "object", "properties": {}})), tool("stop", true, json!(null))]
+    vec![
+        tool("get", true, get),
+        tool("get_all", true, json!({"type": "object", "properties": {}})),
+        tool("stop", true, json!(null)),
+    ]
 }
 
 #[test]
@@ -256,9 +262,26 @@ fn strings_are_taken_byte_for_byte() {
     let parameters = json!({"type": "object", "required": ["code"], "properties": {"code": {"type": "string"}, "n": {"type": "integer"}}});
     let required = request(vec![tool("run", false, parameters)], ToolChoice::Required, ResponseFormat::Text);
     let values = [
-        "", "\"quoted\" 'and' `so`", "a < b && c > d", "<xml attr=\"1\">é</xml>", "5", "null", "true", "{\"a\": 1}",
-        "fn main() {\n    println!(\"</p>\");\n}\n", "</parameter>", "x</parameter> y", "<tool_call>", "</function>",
-        "<parameter=x>\n1\n", "\n\n", " lead and trail ", "日本語 🦀", "</parameter>\nx", "<function=run>", "\\n \\\" \t",
+        "",
+        "\"quoted\" 'and' `so`",
+        "a < b && c > d",
+        "<xml attr=\"1\">é</xml>",
+        "5",
+        "null",
+        "true",
+        "{\"a\": 1}",
+        "fn main() {\n    println!(\"</p>\");\n}\n",
+        "</parameter>",
+        "x</parameter> y",
+        "<tool_call>",
+        "</function>",
+        "<parameter=x>\n1\n",
+        "\n\n",
+        " lead and trail ",
+        "日本語 🦀",
+        "</parameter>\nx",
+        "<function=run>",
+        "\\n \\\" \t",
     ];
     let opening = "<tool_call>\n<function=run>\n<parameter=code>\n";
     let closing = "\n</parameter>\n<parameter=n>\n7\n</parameter>\n</function>\n</tool_call>";
@@ -271,7 +294,8 @@ fn strings_are_taken_byte_for_byte() {
         assert_eq!(serde_json::Value::Object(calls[0].arguments.clone()), json!({"code": value, "n": 7}));
     }
     // What would be read otherwise than it is meant cannot be written.
-    for value in ["a\n</parameter>\nb", "</parameter></function>", "<tool_call><function=", "</function>\n</tool_call>"] {
+    for value in ["a\n</parameter>\nb", "</parameter></function>", "<tool_call><function=", "</function>\n</tool_call>"]
+    {
         assert!(!is_value(&required, opening, value, closing), "{value:?}");
     }
 }
@@ -295,9 +319,17 @@ fn strings_keep_to_pattern_length_format_and_list() {
         (json!({"type": "string", "format": "email"}), &["a.b@c.org"], &["a.b"]),
         (json!({"type": ["string", "null"]}), &["null", "word", ""], &[]),
         (json!({"anyOf": [{"type": "string", "maxLength": 3}, {"type": "integer"}]}), &["abc", "12345"], &["abcd"]),
-        (json!({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "integer"}, "maxItems": 2}]}), &["ls", "[1, 2]"], &["[1,2,3]", "[x]"]),
+        (
+            json!({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "integer"}, "maxItems": 2}]}),
+            &["ls", "[1, 2]"],
+            &["[1,2,3]", "[x]"],
+        ),
         (json!({"type": "boolean"}), &["true", "false"], &["True", "yes", "\"true\""]),
-        (json!({"oneOf": [{"type": "string", "pattern": "^s"}, {"type": "number", "minimum": 3}]}), &["so", "4"], &["2", "x"]),
+        (
+            json!({"oneOf": [{"type": "string", "pattern": "^s"}, {"type": "number", "minimum": 3}]}),
+            &["so", "4"],
+            &["2", "x"],
+        ),
     ];
     for (schema, good, bad) in cases {
         good.iter().for_each(|value| assert!(check(schema.clone(), value), "{schema}: {value:?}"));

@@ -104,7 +104,16 @@ mod tests {
     use super::*;
 
     fn sampling(temperature: f32) -> SamplingInputs {
-        SamplingInputs { temperature, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 7, counter: 0, vocab_limit: 100, mask: None }
+        SamplingInputs {
+            temperature,
+            top_k: 0,
+            top_p: 1.0,
+            min_p: 0.0,
+            seed: 7,
+            counter: 0,
+            vocab_limit: 100,
+            mask: None,
+        }
     }
 
     /// How often each id is drawn over many counters.

@@ -6,8 +6,16 @@ use crate::cpu::lanes::tests::seconds;
 use crate::inputs::mask_words;
 use crate::ops::sample::reference;
 
-const PLAIN: SamplingInputs =
-    SamplingInputs { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 5, counter: 0, vocab_limit: u32::MAX, mask: None };
+const PLAIN: SamplingInputs = SamplingInputs {
+    temperature: 1.0,
+    top_k: 0,
+    top_p: 1.0,
+    min_p: 0.0,
+    seed: 5,
+    counter: 0,
+    vocab_limit: u32::MAX,
+    mask: None,
+};
 
 /// Every filter alone, and some together.
 const KINDS: [(&str, SamplingInputs); 9] = [
