@@ -3,16 +3,19 @@
 
 use std::ops::ControlFlow;
 use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
 
 use lily_engine::engine::{Engine, EngineError, EngineOptions, ModelSource, Precision};
 use lily_engine::request::{
     CancelToken, ChatPrompt, Completion, Event, FinishReason, Prompt, Request, RequestError, ResponseFormat,
     SamplingParams, ToolChoice,
 };
+use lily_engine::text::{Grammars, Tokenizer};
 use serde_json::{Value, json};
 
 use crate::harness;
-use crate::support::root;
+use crate::support::{root, shared};
 
 /// Among the bytes of the random model.
 const NEW_LINE: u32 = 10;
@@ -306,4 +309,85 @@ fn a_stream_has_the_text_of_the_answer_and_repeats_itself() {
     let done = engine.generate(&request, &CancelToken::default(), &mut sink).unwrap();
     assert_eq!(content, done.content);
     assert_eq!(run(&mut engine, &request).tokens, done.tokens);
+}
+
+/// Qwen3.6's vocabulary of 248,077 tokens, if this machine has it.
+fn qwen36() -> Option<Grammars> {
+    let folder = shared("oracle/tok/qwen36")?;
+    let read = |name: &str| std::fs::read(folder.join(name)).unwrap();
+    let tokenizer = Tokenizer::from_json(&read("tokenizer.json"), Some(&read("tokenizer_config.json"))).unwrap();
+    let (stop_ids, start) = (tokenizer.stop_ids().to_vec(), Instant::now());
+    let grammars = Grammars::new(Arc::new(tokenizer), &stop_ids).unwrap();
+    println!("the vocabulary: {:.0} ms", start.elapsed().as_secs_f64() * 1e3);
+    Some(grammars)
+}
+
+#[test]
+#[ignore = "a measurement"]
+fn mask_times() {
+    let Some(grammars) = qwen36() else { return };
+    let tokenizer = grammars.tokenizer();
+    let code = "fn main() {\n    let x: Vec<&str> = vec![\"a\", \"b\"]; // two < three\n    println!(\"{x:?} {}\", x.len());\n}\n";
+    let call = format!(
+        "<tool_call>\n<function=order_book>\n<parameter=title>\n{}\n</parameter>\n<parameter=copies>\n12\n</parameter>\n<parameter=binding>\ncloth\n</parameter>\n</function>\n</tool_call>",
+        code.repeat(8)
+    );
+    let list: Vec<Value> = (0..30)
+        .map(|i| json!({"name": format!("Reader number {i}, who reads \"much\""), "age": i, "tags": ["a", "b c"]}))
+        .collect();
+    let rows = json!({"type": "object", "properties": {"rows": {"type": "array", "items": {"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer"}, "tags": {"type": "array", "items": {"type": "string"}}}, "required": ["name", "age", "tags"], "additionalProperties": false}}}, "required": ["rows"], "additionalProperties": false});
+    let mut tools = tools();
+    tools[0]["function"]["parameters"]["properties"]["title"] = json!({"type": "string"});
+    let format =
+        |schema: Value| Request { response_format: ResponseFormat::JsonSchema(schema), ..chat("", &[], false) };
+    for (name, request, text) in [
+        ("rows by a schema", format(rows), json!({"rows": list}).to_string()),
+        ("any object", format(json!({"type": "object"})), json!({"rows": list}).to_string()),
+        ("a call with code", Request { tool_choice: ToolChoice::Required, ..chat("", &tools, false) }, call),
+    ] {
+        let start = Instant::now();
+        let mut grammar = grammars.compile(&request, false).unwrap().unwrap();
+        let compiled_ms = start.elapsed().as_secs_f64() * 1e3;
+        let mut mask = vec![0; tokenizer.vocab_size().div_ceil(32)];
+        let (mut masks, mut accepts) = (Vec::new(), 0.0);
+        let ids = tokenizer.encode(&text).unwrap();
+        for id in &ids {
+            let start = Instant::now();
+            grammar.mask(&mut mask).unwrap();
+            masks.push(start.elapsed().as_secs_f64() * 1e6);
+            let start = Instant::now();
+            assert!(mask[*id as usize / 32] >> (id % 32) & 1 == 1, "{name}: {:?}", tokenizer.decode(&[*id], false));
+            grammar.accept(*id).unwrap();
+            accepts += start.elapsed().as_secs_f64() * 1e6;
+        }
+        masks.sort_by(f64::total_cmp);
+        let (mean, at) =
+            (masks.iter().sum::<f64>() / masks.len() as f64, |share: f64| masks[(masks.len() as f64 * share) as usize]);
+        println!(
+            "{name}: compiled in {compiled_ms:.1} ms; {} masks, µs: mean {mean:.0}, median {:.0}, 95 % {:.0}, most {:.0}; accept {:.0}",
+            masks.len(),
+            at(0.5),
+            at(0.95),
+            masks[masks.len() - 1],
+            accepts / ids.len() as f64
+        );
+    }
+}
+
+#[test]
+#[ignore = "a measurement"]
+fn decode_times() {
+    let mut engine = harness::demo(Precision::Fast);
+    let schema = json!({"type": "array", "items": {"type": "integer", "minimum": 10, "maximum": 99}, "minItems": 60, "maxItems": 60});
+    let bound = Request { response_format: ResponseFormat::JsonSchema(schema), ..chat("Count.", &[], false) };
+    let _ = run(&mut engine, &bound);
+    for round in 0..7 {
+        let done = run(&mut engine, &bound);
+        let tokens = done.tokens.len();
+        let free = Request { ignore_eos: true, max_tokens: Some(tokens), ..chat("Count.", &[], false) };
+        let free = run(&mut engine, &free);
+        assert_eq!((free.tokens.len(), done.finish_reason), (tokens, FinishReason::Stop));
+        let us = |done: &Completion| done.timings.decode_ms * 1e3 / tokens as f64;
+        println!("round {round}: {tokens} tokens; µs a token: bound {:.0}, free {:.0}", us(&done), us(&free));
+    }
 }

@@ -6,8 +6,7 @@ use std::sync::Arc;
 use super::Tokenizer;
 use crate::request::{Request, RequestError};
 use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
-use llguidance::earley::SlicedBiasComputer;
-use llguidance::toktrie::{ApproximateTokEnv, INVALID_TOKEN, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie};
+use llguidance::toktrie::{ApproximateTokEnv, INVALID_TOKEN, TokEnv, TokRxInfo, TokTrie};
 use llguidance::{Matcher, ParserFactory};
 
 mod parameter;
@@ -18,10 +17,6 @@ mod tests;
 
 use scan::Scan;
 use source::{Free, Source};
-
-/// Text without quotes, tags and ends of lines, in pieces of a token's length: where all of it may come next, the tokens
-/// that are such text are not looked at one by one.
-const PLAIN_TEXT: &str = r#"[^<"\\\x00-\x1F\x7F]{1,30}"#;
 
 /// Why a grammar cannot go on; no text of a caller or a model should make one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -93,12 +88,14 @@ impl Grammars {
         let eos = stop_ids.iter().copied().find(|id| *id < vocab).unwrap_or(INVALID_TOKEN);
         let trie = TokTrie::from(&TokRxInfo::new(vocab, eos), &words);
         let env: TokEnv = Arc::new(ApproximateTokEnv::new(trie));
-        let mut slices = SlicedBiasComputer::general_slices();
-        slices.push(PLAIN_TEXT.to_owned());
-        let mut factory =
-            ParserFactory::new(&env, InferenceCapabilities::default(), &slices).map_err(|e| failed(&e))?;
+        let mut factory = ParserFactory::new_simple(&env).map_err(|e| failed(&e))?;
         factory.quiet();
         Ok(Self { factory, tokenizer, stop_ids: stop_ids.to_vec() })
+    }
+
+    /// Its vocabulary.
+    pub fn tokenizer(&self) -> &Tokenizer {
+        &self.tokenizer
     }
 
     /// Whether a request says anything of what its answer must be.
