@@ -273,7 +273,7 @@ mod tests {
     fn sessions_take_a_share_of_the_memory_or_what_is_said() {
         let sessions =
             |available, asked| budget(Some(available)).settle(Some(32_768), asked).unwrap().estimate.sessions;
-        for gigabytes in [30] {
+        for gigabytes in [30, 32] {
             let share = gigabytes * GB / SESSION_SHARE;
             assert!((share - 70_000_000..=share).contains(&sessions(gigabytes * GB, None)), "{gigabytes}");
         }
