@@ -6,7 +6,9 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
 use lily_engine::engine::{DEVICES, Engine, EngineOptions, Precision, Switches};
-use lily_engine::request::{CancelToken, ChatPrompt, Completion, Event, FinishReason, Prompt, Request, ResponseFormat, SamplingParams};
+use lily_engine::request::{
+    CancelToken, ChatPrompt, Completion, Event, FinishReason, Prompt, Request, ResponseFormat, SamplingParams,
+};
 use lily_kernels::backend::{Backend, BufferId, DeviceError, ExecutableId, Observer, Ticket};
 use lily_kernels::cpu::CpuBackend;
 use lily_kernels::devices::{self, DeviceKind};

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use lily_engine::engine::{Engine, EngineOptions, Precision};
 use lily_engine::request::{
-    CancelToken, ChatPrompt, Completion, Event, FinishReason, Prompt, Request, ResponseFormat, SamplingParams, ToolChoice,
+    CancelToken, ChatPrompt, Completion, Event, FinishReason, Prompt, Request, ResponseFormat, SamplingParams,
+    ToolChoice,
 };
 use lily_engine::schedule::{Drive, EngineThread, Job, RequestId, Stats, Update};
 use serde_json::json;
@@ -41,8 +42,10 @@ fn structured(sampling: SamplingParams) -> Request {
 }
 
 fn with_a_tool(sampling: SamplingParams) -> Request {
-    let parameters = json!({"type": "object", "properties": {"city": {"enum": ["Rome", "Bern"]}}, "required": ["city"]});
-    let tool = json!({"type": "function", "function": {"name": "weather", "description": "", "parameters": parameters}});
+    let parameters =
+        json!({"type": "object", "properties": {"city": {"enum": ["Rome", "Bern"]}}, "required": ["city"]});
+    let tool =
+        json!({"type": "function", "function": {"name": "weather", "description": "", "parameters": parameters}});
     let mut request = Request { sampling, max_tokens: Some(60), ..chat("Is it warm in Rome?", false) };
     if let Prompt::Chat(chat) = &mut request.prompt {
         chat.tools.push(tool);
