@@ -50,7 +50,7 @@ enum State {
     /// Free text, until a call begins.
     Free(Scan),
     /// The grammar says what may come.
-    Bound(Matcher),
+    Bound(Box<Matcher>),
     /// Nothing but the end.
     Done,
 }
@@ -119,7 +119,7 @@ impl Grammars {
         let state = match (open_think, &source.free) {
             (true, _) => State::Thinking(Scan::default()),
             (false, Some(_)) => State::Free(Scan::default()),
-            (false, None) => State::Bound(fresh.clone()),
+            (false, None) => State::Bound(Box::new(fresh.clone())),
         };
         let (tokenizer, stop_ids) = (Arc::clone(&self.tokenizer), self.stop_ids.as_slice().into());
         Ok(Some(Grammar { tokenizer, stop_ids, fresh, state, free: source.free }))
@@ -214,7 +214,7 @@ impl Grammar {
     fn begin(&mut self) {
         self.state = match self.free {
             Some(_) => State::Free(Scan::default()),
-            None => State::Bound(self.fresh.clone()),
+            None => State::Bound(Box::new(self.fresh.clone())),
         };
     }
 
@@ -239,7 +239,7 @@ impl Grammar {
             feed(&mut matcher, opening)?
         };
         if is_call {
-            self.state = State::Bound(matcher);
+            self.state = State::Bound(Box::new(matcher));
             self.end_if_complete();
         }
         Ok(())

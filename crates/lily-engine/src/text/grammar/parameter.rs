@@ -137,7 +137,9 @@ impl Form {
                 return Ok(());
             }
             Value::Bool(false) => return Ok(()),
-            _ => return Err(format!("{schema} is no schema")),
+            Value::Null | Value::Number(_) | Value::String(_) | Value::Array(_) => {
+                return Err(format!("{schema} is no schema"));
+            }
         };
         if depth == 0 {
             return Err("its $refs do not come to an end".into());

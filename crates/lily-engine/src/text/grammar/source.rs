@@ -206,7 +206,9 @@ fn with_options(schema: Value, field: &'static str) -> Result<Value, RequestErro
         Value::Object(schema) => schema,
         Value::Bool(true) => Map::new(),
         Value::Bool(false) => return refused(field, "the schema allows nothing"),
-        other => return refused(field, format!("{other} is no schema")),
+        Value::Null | Value::Number(_) | Value::String(_) | Value::Array(_) => {
+            return refused(field, format!("{schema} is no schema"));
+        }
     };
     schema.insert("x-guidance".into(), json!({"whitespace_pattern": WHITE_SPACE}));
     Ok(Value::Object(schema))

@@ -1,6 +1,5 @@
 //! Grammars over the vocabulary of the built-in model: what they let pass, and what random walks in them come to.
 
-use std::ops::ControlFlow;
 use std::sync::OnceLock;
 
 use serde_json::json;
@@ -110,18 +109,17 @@ fn parsed(request: &Request, open_think: bool, text: &str) -> (String, Vec<ToolC
     let (mut content, mut calls) = (String::new(), Vec::new());
     let mut take = |events: Vec<Event>| {
         for event in events {
-            match event {
-                Event::Content(text) => content.push_str(&text),
-                Event::ToolCall(call) => calls.push(call),
-                _ => {}
+            if let Event::Content(text) = event {
+                content.push_str(&text);
+            } else if let Event::ToolCall(call) = event {
+                calls.push(call);
             }
         }
-        ControlFlow::<()>::Continue(())
     };
     for piece in text.split_inclusive(['<', '\n', 'a']) {
-        let _ = take(parser.push(piece));
+        take(parser.push(piece));
     }
-    let _ = take(parser.finish());
+    take(parser.finish());
     (content, calls)
 }
 
