@@ -13,6 +13,7 @@ mod answer;
 mod arguments;
 mod detokenizer;
 mod encode_cache;
+mod grammar;
 mod guard;
 mod jinja;
 mod messages;
@@ -26,6 +27,7 @@ mod tool_call;
 
 pub use answer::AnswerStream;
 pub use detokenizer::Detokenizer;
+pub use grammar::{Grammar, GrammarError, Grammars};
 pub use parser::OutputParser;
 pub use stop::StopStrings;
 pub use template::{ChatTemplate, Rendered};

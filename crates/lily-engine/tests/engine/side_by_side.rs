@@ -8,7 +8,10 @@ use std::time::{Duration, Instant};
 
 use lily_engine::engine::{Engine, EngineOptions, Precision};
 use lily_engine::prepare::Preparer;
-use lily_engine::request::{CancelToken, ChatPrompt, Completion, Event, FinishReason, Prompt, Request, SamplingParams};
+use lily_engine::request::{
+    CancelToken, ChatPrompt, Completion, Event, FinishReason, Prompt, Request, ResponseFormat, SamplingParams,
+    ToolChoice,
+};
 use lily_engine::schedule::{Drive, EngineThread, Job, RequestId, Stats, Update};
 use serde_json::json;
 
@@ -31,6 +34,26 @@ fn raw(first: u32, prompt: u32, generate: usize) -> Request {
     Request { max_tokens: Some(generate), ignore_eos: true, ..request }
 }
 
+/// An answer that is a list of two small objects.
+fn structured(sampling: SamplingParams) -> Request {
+    let schema = json!({"type": "array", "minItems": 2, "maxItems": 2, "items": {"type": "object", "additionalProperties":
+        false, "properties": {"who": {"enum": ["fox", "hen"]}, "n": {"type": "integer", "minimum": 0, "maximum": 99}},
+        "required": ["who", "n"]}});
+    Request { sampling, response_format: ResponseFormat::JsonSchema(schema), ..chat("Count them.", false) }
+}
+
+fn with_a_tool(sampling: SamplingParams) -> Request {
+    let parameters =
+        json!({"type": "object", "properties": {"city": {"enum": ["Rome", "Bern"]}}, "required": ["city"]});
+    let tool =
+        json!({"type": "function", "function": {"name": "weather", "description": "", "parameters": parameters}});
+    let mut request = Request { sampling, max_tokens: Some(60), ..chat("Is it warm in Rome?", false) };
+    if let Prompt::Chat(chat) = &mut request.prompt {
+        chat.tools.push(tool);
+    }
+    request
+}
+
 fn requests() -> Vec<Request> {
     let hot = SamplingParams { temperature: 1.2, top_k: 40, top_p: 0.9, seed: 3, ..SamplingParams::GREEDY };
     let penalized = SamplingParams { repetition_penalty: 1.3, presence_penalty: 0.5, ..hot };
@@ -45,6 +68,8 @@ fn requests() -> Vec<Request> {
         Request { prompt_logprobs: Some(2), max_tokens: Some(0), ..raw(4, 90, 0) },
         Request { thinking_budget: Some(4), ..chat("What is 27 + 58?", true) },
         raw(5, 1, 3),
+        structured(hot),
+        Request { tool_choice: ToolChoice::Required, ..with_a_tool(SamplingParams::GREEDY) },
         Request { sampling: SamplingParams { seed: 4, ..hot }, ..raw(1, 500, 20) },
     ]
 }
