@@ -492,3 +492,32 @@ fn undo_alphabet(token: &str, alphabet: &[Option<u8>]) -> Vec<u8> {
     let byte = |c: char| alphabet.get(c as usize).copied().flatten();
     token.chars().map(byte).collect::<Option<Vec<u8>>>().unwrap_or_else(|| token.as_bytes().to_vec())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn demo() -> Tokenizer {
+        Tokenizer::from_json(include_bytes!("../../../../models/lily-demo/tokenizer.json"), None).unwrap()
+    }
+
+    #[test]
+    fn a_long_text_in_parts_has_the_tokens_of_the_whole() {
+        let tokenizer = demo();
+        let sentence = "It's 12 o'clock, e\u{301}t\u{e9} 漢字🙂  and\n\n\tall is  well; don't you think so? ";
+        let text = sentence.repeat(3 * PART / sentence.len());
+        assert!(part_len(&text) < text.len());
+        let whole = tokenizer.plain.encode_fast(text.as_str(), false).unwrap();
+        assert_eq!(tokenizer.encode(&text).unwrap(), whole.get_ids());
+        let unbroken = "0123456789\n".repeat(PART / 5);
+        assert_eq!(part_len(&unbroken), unbroken.len(), "there is no place where it may be cut");
+    }
+
+    #[test]
+    fn a_long_text_is_left_when_nobody_waits_for_it() {
+        let (tokenizer, cancel) = (demo(), CancelToken::default());
+        let text = "all is well and all will be well ".repeat(PART);
+        cancel.cancel();
+        assert_eq!(tokenizer.encode_unless(&text, &cancel), Err(TextError::Cancelled));
+    }
+}
