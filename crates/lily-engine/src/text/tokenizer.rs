@@ -242,7 +242,7 @@ impl Tokenizer {
     }
 
     /// Remembers the texts between the control tokens of a timeline that were generated, from `generated_from` on, and
-    /// that would be encoded otherwise.
+    /// that would be encoded otherwise. An end of the timeline ends a text: the next turn closes it there.
     pub(super) fn remember(&self, ids: &[u32], generated_from: usize) {
         let is_control = |id: &u32| self.controls.iter().any(|control| control.id == *id);
         let Some(before_generated) = ids.get(..generated_from) else { return };
@@ -252,8 +252,7 @@ impl Tokenizer {
         while start < ids.len() {
             let len = ids[start..].iter().position(is_control);
             let text_ids = &ids[start..start + len.unwrap_or(ids.len() - start)];
-            // What no control token ends may go on in another way.
-            if let (Some(_), Ok(text)) = (len, String::from_utf8(self.bytes(text_ids))) {
+            if let Ok(text) = String::from_utf8(self.bytes(text_ids)) {
                 let mut usual = Vec::new();
                 if self.encode_text(&text, &mut usual, &CancelToken::default()).is_ok() && usual != text_ids {
                     self.spoken.put(&before, &text, text_ids);
