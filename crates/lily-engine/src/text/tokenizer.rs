@@ -513,6 +513,17 @@ mod tests {
     }
 
     #[test]
+    fn c42_the_familys_turn_ends_stop_whatever_the_configuration_names() {
+        let json = include_bytes!("../../../../models/lily-demo/tokenizer.json");
+        for config in [None, Some("{}"), Some(r#"{"eos_token": "<|endoftext|>"}"#), Some(r#"{"eos_token": "x"}"#)] {
+            let tokenizer = Tokenizer::from_json(json, config.map(str::as_bytes)).unwrap();
+            for end in TURN_ENDS {
+                assert!(tokenizer.stop_ids().contains(&tokenizer.token_to_id(end).unwrap()), "{config:?} {end}");
+            }
+        }
+    }
+
+    #[test]
     fn a_long_text_is_left_when_nobody_waits_for_it() {
         let (tokenizer, cancel) = (demo(), CancelToken::default());
         let text = "all is well and all will be well ".repeat(PART);
