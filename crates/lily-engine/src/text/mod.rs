@@ -17,6 +17,7 @@ mod guard;
 mod jinja;
 mod messages;
 mod parser;
+mod parts;
 mod pyjson;
 mod spoken;
 mod stop;
