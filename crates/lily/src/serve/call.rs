@@ -87,10 +87,11 @@ impl Call {
     ///
     /// # Errors
     /// As `Answers::submit`; of a stream only those that are known at once.
-    pub async fn answer(&self, ask: &Ask, reply: impl Reply) -> Result<Response, ApiError> {
+    pub async fn answer(&self, ask: Ask, reply: impl Reply) -> Result<Response, ApiError> {
         let server = &self.server;
+        let stream = ask.stream;
         let mut answers = Answers::submit(server, ask, &self.record).await?;
-        if !ask.stream {
+        if !stream {
             let prompts = answers.prompts().to_vec();
             let completions = answers.completions().await?;
             return Ok(Json(reply.whole(&prompts, completions)?).into_response());

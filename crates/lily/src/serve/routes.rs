@@ -137,7 +137,7 @@ pub fn unix_time_s() -> u64 {
 pub async fn chat_completions(call: Call) -> Result<Response, ApiError> {
     let ChatRequest { ask, include_usage } = call.parse(ChatRequest::parse).await?;
     let reply = ChatReply::new(call.model(), ask.n, include_usage, ask.logprobs.is_some());
-    call.answer(&ask, reply).await
+    call.answer(ask, reply).await
 }
 
 /// Continue texts or tokens as they stand
@@ -145,7 +145,7 @@ pub async fn chat_completions(call: Call) -> Result<Response, ApiError> {
 pub async fn completions(call: Call) -> Result<Response, ApiError> {
     let asked = call.parse(CompletionRequest::parse).await?;
     let reply = CompletionReply::new(call.model(), &asked, Arc::clone(&call.server.preparer));
-    call.answer(&asked.ask, reply).await.map_err(|error| error.renamed(&CompletionRequest::NAMES))
+    call.answer(asked.ask, reply).await.map_err(|error| error.renamed(&CompletionRequest::NAMES))
 }
 
 /// Continue a conversation of items
@@ -153,7 +153,7 @@ pub async fn completions(call: Call) -> Result<Response, ApiError> {
 pub async fn responses(call: Call) -> Result<Response, ApiError> {
     let ResponsesRequest { ask, repeated } = call.parse(ResponsesRequest::parse).await?;
     let reply = ResponseReply::new(call.model(), repeated);
-    call.answer(&ask, reply).await.map_err(|error| error.renamed(&ResponsesRequest::NAMES))
+    call.answer(ask, reply).await.map_err(|error| error.renamed(&ResponsesRequest::NAMES))
 }
 
 /// Continue a conversation in the form of Anthropic
@@ -161,7 +161,7 @@ pub async fn responses(call: Call) -> Result<Response, ApiError> {
 pub async fn messages(call: Call) -> Result<Response, ApiError> {
     let MessagesRequest { ask } = call.parse(MessagesRequest::parse).await?;
     let reply = MessageReply::new(call.model(), &ask.sampling.stop, Arc::clone(&call.server.preparer));
-    call.answer(&ask, reply).await.map_err(|error| error.renamed(&MessagesRequest::NAMES))
+    call.answer(ask, reply).await.map_err(|error| error.renamed(&MessagesRequest::NAMES))
 }
 
 /// The served model, in a list
