@@ -29,8 +29,10 @@ use super::wire::{
     MessagesRequest, ResponseReply, ResponsesRequest, TextCompletion,
 };
 
-/// Requests that are tokenized at the same time; the cores are the engine's.
+/// Requests that are tokenized at the same time; the cores are the engine's. Large ones have a place of their own, so that
+/// they hold up no short question, and take memory once.
 const PREPARING: usize = 2;
+const PREPARING_LARGE: usize = 1;
 /// Well under the shortest idle timeouts of clients and proxies.
 const KEEP_ALIVE: Duration = Duration::from_secs(5);
 /// Long enough for the engine's first word, short enough not to look dead.
@@ -44,6 +46,8 @@ pub struct Server {
     pub preparer: Arc<Preparer>,
     /// Places for those who do.
     pub preparing: Arc<Semaphore>,
+    /// The same for large requests.
+    pub preparing_large: Arc<Semaphore>,
     /// The one model.
     pub model: ModelInfo,
     /// Its sampling parameters, for fields that a request leaves out.
@@ -76,6 +80,7 @@ impl Server {
             engine,
             preparer,
             preparing: Arc::new(Semaphore::new(PREPARING)),
+            preparing_large: Arc::new(Semaphore::new(PREPARING_LARGE)),
             model,
             defaults,
             created: unix_time_s(),
