@@ -392,3 +392,25 @@ fn random_walks_end_in_calls_that_are_read_as_calls() {
         }
     }
 }
+
+/// C34: a tool without arguments, or a place where white space may stand, is no room for endless tabs and newlines.
+#[test]
+fn c34_white_space_has_an_end() {
+    let json = json_request(json!({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}));
+    let call = request(
+        vec![tool("now", true, json!({"type": "object", "properties": {}}))],
+        ToolChoice::Required,
+        ResponseFormat::Text,
+    );
+    for (request, opening) in
+        [(&json, "{"), (&json, "{\"a\":"), (&json, "{\"a\": 1"), (&call, ""), (&call, "<tool_call>\n<function=now>\n")]
+    {
+        for space in [" ", "\t", "\n", "\r\n", "\n\t "] {
+            let mut grammar = grammars().compile(request, false).unwrap().unwrap();
+            let text = format!("{opening}{}", space.repeat(200));
+            let (read, _) = passes(&mut grammar, &text);
+            assert!(read < opening.len() + 100, "{opening:?} and {space:?}: {read} bytes");
+        }
+    }
+    assert!(is_answer(&call, false, "<tool_call>\n<function=now>\n</function>\n</tool_call>"));
+}
