@@ -3,10 +3,11 @@
 
 use std::sync::{Arc, OnceLock};
 
-use crate::request::{Prompt, Request, RequestError};
+use lily_kernels::inputs::mask_words;
+
+use crate::request::{CancelToken, Prompt, Request, RequestError};
 use crate::structure::Structure;
 use crate::text::{AnswerStream, Codec, GrammarError, Grammars};
-use lily_kernels::inputs::mask_words;
 
 /// A request that is ready to run.
 #[derive(Debug)]
@@ -29,6 +30,11 @@ impl Prepared {
     /// Tokens of the prompt.
     pub fn prompt_tokens(&self) -> usize {
         self.ids.len()
+    }
+
+    /// What was asked, and what makes events of the tokens of its answer: all that a stand-in for the engine needs.
+    pub fn into_answer(self) -> (Request, AnswerStream) {
+        (self.request, self.answer)
     }
 
     /// Ids of the prompt.
@@ -77,8 +83,16 @@ impl Preparer {
     /// A field is out of its range, a schema cannot be enforced, the template refused the messages, or the prompt is too
     /// long.
     pub fn prepare(&self, request: Request) -> Result<Prepared, RequestError> {
+        self.prepare_unless(request, &CancelToken::default())
+    }
+
+    /// As `prepare`, but ends early when cancelled.
+    ///
+    /// # Errors
+    /// As `prepare`, and [`RequestError::Cancelled`].
+    pub fn prepare_unless(&self, request: Request, cancel: &CancelToken) -> Result<Prepared, RequestError> {
         request.validate()?;
-        let prompt = self.codec.prompt_tokens(&request.prompt)?;
+        let prompt = self.codec.prompt_tokens_unless(&request.prompt, cancel)?;
         self.check_prompt(&prompt.ids)?;
         self.check_bias(&request.logit_bias)?;
         let resume_points = match &request.prompt {

@@ -10,8 +10,10 @@ use tokenizers::models::bpe::BPE;
 use tokenizers::{Model as _, NormalizerWrapper, PreTokenizerWrapper};
 
 use super::encode_cache::EncodeCache;
+use super::parts::part_len;
 use super::spoken::{Before, Spoken};
 use super::{Rendered, TextError};
+use crate::request::CancelToken;
 
 /// Ends of a turn in this model family; they end a generation whatever `tokenizer_config.json` names.
 const TURN_ENDS: [&str; 2] = ["<|im_end|>", "<|endoftext|>"];
@@ -169,11 +171,19 @@ impl Tokenizer {
     /// # Errors
     /// The `tokenizers` crate refused the text.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, TextError> {
+        self.encode_unless(text, &CancelToken::default())
+    }
+
+    /// As `encode`, but ends early when cancelled.
+    ///
+    /// # Errors
+    /// As `encode`, and [`TextError::Cancelled`].
+    pub fn encode_unless(&self, text: &str, cancel: &CancelToken) -> Result<Vec<u32>, TextError> {
         let mut ids = Vec::new();
         for piece in self.pieces(text, |_| true) {
             match piece {
                 Piece::Control(id) => ids.push(id),
-                Piece::Text(text) => self.encode_text(text, &mut ids)?,
+                Piece::Text(text) => self.encode_text(text, &mut ids, cancel)?,
             }
         }
         Ok(ids)
@@ -185,6 +195,14 @@ impl Tokenizer {
     /// # Errors
     /// The `tokenizers` crate refused the text.
     pub fn encode_rendered(&self, rendered: &Rendered) -> Result<Vec<u32>, TextError> {
+        self.encode_rendered_unless(rendered, &CancelToken::default())
+    }
+
+    /// As `encode_rendered`, but ends early when cancelled.
+    ///
+    /// # Errors
+    /// As `encode_rendered`, and [`TextError::Cancelled`].
+    pub fn encode_rendered_unless(&self, rendered: &Rendered, cancel: &CancelToken) -> Result<Vec<u32>, TextError> {
         let mut ids = Vec::new();
         let (mut before, mut hashed) = (Before::default(), 0);
         let any_spoken = !self.spoken.is_empty();
@@ -201,7 +219,7 @@ impl Tokenizer {
                     }
                     match spoken {
                         Some(spoken) => ids.extend_from_slice(&spoken),
-                        None => self.encode_text(&text, &mut ids)?,
+                        None => self.encode_text(&text, &mut ids, cancel)?,
                     }
                 }
             }
@@ -222,7 +240,7 @@ impl Tokenizer {
             let text_ids = &ids[start..start + len.unwrap_or(ids.len() - start)];
             if let Ok(text) = String::from_utf8(self.bytes(text_ids)) {
                 let mut usual = Vec::new();
-                if self.encode_text(&text, &mut usual).is_ok() && usual != text_ids {
+                if self.encode_text(&text, &mut usual, &CancelToken::default()).is_ok() && usual != text_ids {
                     self.spoken.put(&before, &text, text_ids);
                 }
             }
@@ -287,12 +305,21 @@ impl Tokenizer {
         self.controls.iter().map(|control| control.content.as_str())
     }
 
-    fn encode_text(&self, text: &str, ids: &mut Vec<u32>) -> Result<(), TextError> {
-        self.cache.extend(ids, text, |text, ids| {
-            let encoding = self.plain.encode_fast(text, false).map_err(|e| TextError::Encode(e.to_string()))?;
-            ids.extend_from_slice(encoding.get_ids());
-            Ok(())
-        })
+    fn encode_text(&self, text: &str, ids: &mut Vec<u32>, cancel: &CancelToken) -> Result<(), TextError> {
+        let mut rest = text;
+        while !rest.is_empty() {
+            if cancel.is_cancelled() {
+                return Err(TextError::Cancelled);
+            }
+            let (part, behind) = rest.split_at(part_len(&self.plain, rest));
+            rest = behind;
+            self.cache.extend(ids, part, |text, ids| {
+                let encoding = self.plain.encode_fast(text, false).map_err(|e| TextError::Encode(e.to_string()))?;
+                ids.extend_from_slice(encoding.get_ids());
+                Ok(())
+            })?;
+        }
+        Ok(())
     }
 
     /// Cuts `text` at the control tokens that `is_control` lets pass: leftmost first, then longest, as
@@ -449,4 +476,46 @@ fn byte_alphabet() -> Vec<Option<u8>> {
 fn undo_alphabet(token: &str, alphabet: &[Option<u8>]) -> Vec<u8> {
     let byte = |c: char| alphabet.get(c as usize).copied().flatten();
     token.chars().map(byte).collect::<Option<Vec<u8>>>().unwrap_or_else(|| token.as_bytes().to_vec())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::parts::PART;
+    use super::*;
+
+    fn demo() -> Tokenizer {
+        Tokenizer::from_json(include_bytes!("../../../../models/lily-demo/tokenizer.json"), None).unwrap()
+    }
+
+    #[test]
+    fn a_long_text_in_parts_has_the_tokens_of_the_whole() {
+        let tokenizer = demo();
+        let sentence = "It's 12 o'clock, e\u{301}t\u{e9} 漢字🙂  and\n\n\tall is  well; don't you think so? ";
+        for piece in [sentence, "0123456789", "\n \t \r\n  ", "a\n \t \r\n  ", "漢字e\u{301}🙂", "+-= ++ "] {
+            let text = piece.repeat(3 * PART / piece.len());
+            // Lines without a word are one split, however many.
+            assert_eq!(part_len(&tokenizer.plain, &text) < text.len(), !piece.trim().is_empty(), "{piece:?}");
+            let whole = tokenizer.plain.encode_fast(text.as_str(), false).unwrap();
+            assert!(tokenizer.encode(&text).unwrap() == whole.get_ids(), "{piece:?}");
+        }
+    }
+
+    #[test]
+    fn c42_the_familys_turn_ends_stop_whatever_the_configuration_names() {
+        let json = include_bytes!("../../../../models/lily-demo/tokenizer.json");
+        for config in [None, Some("{}"), Some(r#"{"eos_token": "<|endoftext|>"}"#), Some(r#"{"eos_token": "x"}"#)] {
+            let tokenizer = Tokenizer::from_json(json, config.map(str::as_bytes)).unwrap();
+            for end in TURN_ENDS {
+                assert!(tokenizer.stop_ids().contains(&tokenizer.token_to_id(end).unwrap()), "{config:?} {end}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_long_text_is_left_when_nobody_waits_for_it() {
+        let (tokenizer, cancel) = (demo(), CancelToken::default());
+        let text = "all is well and all will be well ".repeat(PART);
+        cancel.cancel();
+        assert_eq!(tokenizer.encode_unless(&text, &cancel), Err(TextError::Cancelled));
+    }
 }
