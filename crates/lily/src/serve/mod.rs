@@ -4,6 +4,7 @@
 mod error;
 mod generation;
 mod guard;
+mod page;
 mod routes;
 mod sse;
 #[cfg(test)]

@@ -19,6 +19,7 @@ use serde_json::{Value, json};
 use super::error::ApiError;
 use super::generation::{Generation, Update};
 use super::guard::{Hosts, guard};
+use super::page;
 use super::sse::{ChatStream, Extras};
 use super::wire::{ChatCompletion, ChatRequest, Head, random_id};
 
@@ -50,6 +51,7 @@ pub fn router(server: Arc<Server>, hosts: Hosts) -> Router {
         .route("/v1/models", get(models))
         .route("/v1/models/{*id}", get(model))
         .route("/health", get(health))
+        .merge(page::routes())
         .fallback(async || ApiError::new(StatusCode::NOT_FOUND, "no such address").code("unknown_url"))
         .method_not_allowed_fallback(async || {
             ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "not with this method").code("method_not_allowed")
