@@ -89,7 +89,8 @@ mod tests {
             assert!(!script.contains(forbidden), "{forbidden}");
         }
         // The only addresses are names of namespaces, and what a link must begin with.
-        let addresses = PAGE.match_indices("://").map(|(at, _)| PAGE[at..].chars().skip(3).take(10).collect::<String>());
+        let addresses =
+            PAGE.match_indices("://").map(|(at, _)| PAGE[at..].chars().skip(3).take(10).collect::<String>());
         let foreign: Vec<_> = addresses.filter(|rest| !rest.starts_with("www.w3.org")).collect();
         assert!(foreign.is_empty(), "{foreign:?}");
         assert!(!PAGE.contains(" src=") && !PAGE.contains("url(") && !PAGE.contains("@import"));
