@@ -12,7 +12,7 @@ import signal
 import subprocess
 import threading
 
-import httpx
+import requests
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -39,7 +39,7 @@ class Server:
         self.root = f"http://{found.group(1)}"
         self.base = f"{self.root}/v1"
         threading.Thread(target=self._drain, daemon=True).start()
-        self.model = httpx.get(f"{self.base}/models").json()["data"][0]["id"]
+        self.model = requests.get(f"{self.base}/models").json()["data"][0]["id"]
 
     def _drain(self):
         for line in self.child.stderr:
@@ -134,7 +134,7 @@ def needs():
     """Skips, with a printed reason, where an address is not there yet."""
 
     def check(server, path):
-        reply = httpx.post(f"{server.root}{path}", json={})
+        reply = requests.post(f"{server.root}{path}", json={})
         if reply.status_code == 404 and "no such address" in reply.text:
             pytest.skip(f"{path} is not there")
 

@@ -123,7 +123,7 @@ def test_the_loop_of_tools_ends_with_an_answer(chat):
     first = chat(WEATHER, tools=TOOLS).choices[0].message
     history = WEATHER + [
         first.model_dump(exclude_none=True),
-        {"role": "tool", "tool_call_id": first.tool_calls[0].id, "content": "rain, 12 degrees"},
+        {"role": "tool", "tool_call_id": first.tool_calls[0].id, "content": '{"temperature": 12, "sky": "rainy"}'},
     ]
     reply = chat(history, tools=TOOLS)
     assert reply.choices[0].finish_reason == "stop" and "rain" in reply.choices[0].message.content
