@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use crate::request::{Prompt, Request, RequestError};
+use crate::request::{CancelToken, Prompt, Request, RequestError};
 use crate::text::{AnswerStream, Codec};
 
 /// A request that is ready to run.
@@ -58,12 +58,20 @@ impl Preparer {
     /// # Errors
     /// A field is out of its range, the template refused the messages, or the prompt is too long.
     pub fn prepare(&self, request: Request) -> Result<Prepared, RequestError> {
+        self.prepare_unless(request, &CancelToken::default())
+    }
+
+    /// As `prepare`, but ends early when cancelled.
+    ///
+    /// # Errors
+    /// As `prepare`, and [`RequestError::Cancelled`].
+    pub fn prepare_unless(&self, request: Request, cancel: &CancelToken) -> Result<Prepared, RequestError> {
         request.validate()?;
-        let prompt = self.codec.prompt_tokens(&request.prompt)?;
+        let prompt = self.codec.prompt_tokens_unless(&request.prompt, cancel)?;
         self.check_prompt(&prompt.ids)?;
         self.check_bias(&request.logit_bias)?;
         let stable = match &request.prompt {
-            Prompt::Chat(chat) => self.codec.stable_prefix_len(chat, &prompt.ids),
+            Prompt::Chat(chat) => self.codec.stable_prefix_len_unless(chat, &prompt.ids, cancel),
             Prompt::Raw(_) | Prompt::Tokens(_) => 0,
         };
         let answer = self.codec.answer(&request, prompt.open_think);

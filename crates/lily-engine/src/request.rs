@@ -282,6 +282,9 @@ pub enum RequestError {
     /// The chat template refused the messages.
     #[error("messages: {0}")]
     Template(String),
+    /// The caller left before the request was ready.
+    #[error("cancelled")]
+    Cancelled,
     /// The prompt does not fit.
     #[error("the prompt has {prompt_tokens} tokens, the context {context_length}: shorten it, or raise --context")]
     TooLong {

@@ -7,6 +7,7 @@ mod config;
 mod device;
 mod hub;
 mod inspect;
+mod serve;
 
 use std::ffi::OsString;
 use std::num::NonZeroUsize;
@@ -24,6 +25,7 @@ pub use config::{ConfigFlags, describe, load};
 pub use device::SelftestFlags;
 pub use hub::{HubSettings, PullFlags, hub_settings, proxy};
 pub use inspect::InspectFlags;
+pub use serve::{LogFormat, LogLevel, ServeFlags};
 
 /// Where flags may stand.
 const SETTINGS: &str = "Flags of chat, run, serve, bench and pull may also stand in the environment (LILY_PORT for --port) \
@@ -52,7 +54,7 @@ pub enum Command {
     Plan(PlanFlags),
     /// Print what a model's files hold and what it takes to run them: config, tensors, bytes, memory, warnings
     Inspect(InspectFlags),
-    /// Serve the OpenAI chat API over HTTP on this machine
+    /// Serve the APIs of OpenAI and Anthropic over HTTP on this machine
     Serve(ServeFlags),
     /// Download a model from the Hugging Face Hub into its cache; an interrupted download is continued
     Pull(PullFlags),
@@ -137,26 +139,6 @@ pub struct PlanFlags {
     /// Number formats of activations and cache
     #[arg(long, value_enum, default_value_t = PrecisionFlag::Fast)]
     pub precision: PrecisionFlag,
-}
-
-/// Flags of `lily serve`.
-#[derive(Debug, Args)]
-pub struct ServeFlags {
-    /// Address to listen on
-    #[arg(long, default_value = "127.0.0.1")]
-    pub host: String,
-    /// Port to listen on; 0 takes a free one and prints it
-    #[arg(long, default_value_t = 8080)]
-    pub port: u16,
-    /// Accept this name in the Host and Origin headers too (repeatable)
-    #[arg(long, value_name = "NAME")]
-    pub allow_host: Vec<String>,
-    /// Requests that may wait; one more is answered 503
-    #[arg(long, value_name = "N", default_value = "64", value_parser = at_least_one)]
-    pub queue: NonZeroUsize,
-    /// Which model and how it runs.
-    #[command(flatten)]
-    pub model: ModelFlags,
 }
 
 /// Flags of `lily completions`.

@@ -7,7 +7,7 @@ use super::TextError;
 use crate::request::ChatPrompt;
 
 /// Brings messages into the form that templates were written for:
-/// - `developer` is `system`, and system messages at the beginning are one;
+/// - `developer` is `system`, and all system messages are one, in their order, at the beginning;
 /// - missing or null content is `""`, and text parts are joined;
 /// - `reasoning` is `reasoning_content`;
 /// - a tool call's `arguments` given as a JSON string are an object.
@@ -18,9 +18,10 @@ pub(super) fn normalize(chat: &ChatPrompt) -> Result<ChatPrompt, TextError> {
     let mut messages: Vec<Value> = Vec::with_capacity(chat.messages.len());
     for (index, message) in chat.messages.iter().enumerate() {
         let message = normalize_message(message).map_err(|reason| TextError::Message { index, reason })?;
-        match &mut messages[..] {
-            [first] if is_system(first) && is_system(&message) => join_content(first, &message),
-            _ => messages.push(message),
+        match messages.first_mut() {
+            Some(first) if is_system(first) && is_system(&message) => join_content(first, &message),
+            Some(_) if is_system(&message) => messages.insert(0, message),
+            Some(_) | None => messages.push(message),
         }
     }
     Ok(ChatPrompt { messages, ..chat.clone() })
@@ -97,5 +98,33 @@ fn join_content(first: &mut Value, next: &Value) {
     let separator = if a.is_empty() || b.is_empty() { "" } else { "\n\n" };
     if let Some(content) = first.get_mut("content") {
         *content = format!("{a}{separator}{b}").into();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn normalized(messages: &[(&str, &str)]) -> Vec<(String, String)> {
+        let messages = messages.iter().map(|(role, content)| json!({"role": role, "content": content})).collect();
+        let chat = normalize(&ChatPrompt { messages, ..ChatPrompt::default() }).unwrap();
+        let text = |message: &Value, key: &str| message[key].as_str().unwrap().to_owned();
+        chat.messages.iter().map(|message| (text(message, "role"), text(message, "content"))).collect()
+    }
+
+    #[test]
+    fn system_messages_anywhere_are_one_at_the_front_in_their_order() {
+        let got = normalized(&[
+            ("user", "a"),
+            ("system", "one"),
+            ("assistant", "b"),
+            ("developer", "two"),
+            ("system", ""),
+            ("user", "c"),
+            ("system", "three"),
+        ]);
+        let want = [("system", "one\n\ntwo\n\nthree"), ("user", "a"), ("assistant", "b"), ("user", "c")];
+        assert_eq!(got, want.map(|(role, content)| (role.to_owned(), content.to_owned())));
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use crate::request::{ChatPrompt, Prompt, Request, RequestError};
+use crate::request::{CancelToken, ChatPrompt, Prompt, Request, RequestError};
 
 mod answer;
 mod arguments;
@@ -67,11 +67,26 @@ pub enum TextError {
     /// The tokenizer refused a text.
     #[error("tokenizer: {0}")]
     Encode(String),
+    /// A variable that the chat template does not read.
+    #[error("the chat template has no variable {0:?}")]
+    Variable(String),
+    /// Nobody wants the tokens any more.
+    #[error("cancelled")]
+    Cancelled,
 }
 
 impl From<TextError> for RequestError {
     fn from(error: TextError) -> Self {
-        Self::Template(error.to_string())
+        match error {
+            TextError::Cancelled => Self::Cancelled,
+            TextError::Variable(_) => Self::Field { field: "chat_template_kwargs", reason: error.to_string() },
+            TextError::File { .. }
+            | TextError::Template(_)
+            | TextError::Render(_)
+            | TextError::Message { .. }
+            | TextError::NoTemplate
+            | TextError::Encode(_) => Self::Template(error.to_string()),
+        }
     }
 }
 
@@ -130,15 +145,23 @@ impl Codec {
     /// # Errors
     /// The messages are not in a form that the template takes.
     pub fn prompt_tokens(&self, prompt: &Prompt) -> Result<PromptTokens, TextError> {
+        self.prompt_tokens_unless(prompt, &CancelToken::default())
+    }
+
+    /// As `prompt_tokens`, but ends early when cancelled.
+    ///
+    /// # Errors
+    /// As `prompt_tokens`, and [`TextError::Cancelled`].
+    pub fn prompt_tokens_unless(&self, prompt: &Prompt, cancel: &CancelToken) -> Result<PromptTokens, TextError> {
         match prompt {
             Prompt::Chat(chat) => {
                 let rendered = self.render(chat)?;
-                let ids = self.tokenizer.encode_rendered(&rendered)?;
+                let ids = self.tokenizer.encode_rendered_unless(&rendered, cancel)?;
                 Ok(PromptTokens { ids, open_think: rendered.open_think() })
             }
             Prompt::Raw(text) => {
                 let open_think = text.trim_end().ends_with(THINK_START);
-                Ok(PromptTokens { ids: self.tokenizer.encode(text)?, open_think })
+                Ok(PromptTokens { ids: self.tokenizer.encode_unless(text, cancel)?, open_think })
             }
             Prompt::Tokens(ids) => {
                 let tail = self.tokenizer.decode(&ids[ids.len().saturating_sub(8)..], false);
@@ -153,19 +176,27 @@ impl Codec {
     /// As `prompt_tokens`.
     pub fn render(&self, chat: &ChatPrompt) -> Result<Rendered, TextError> {
         let template = self.template.as_ref().ok_or(TextError::NoTemplate)?;
+        if let Some(name) = chat.template_kwargs.keys().find(|name| !template.reads(name)) {
+            return Err(TextError::Variable(name.clone()));
+        }
         template.render(&messages::normalize(chat)?, true)
     }
 
     /// How many leading tokens of `prompt` (the ids of `chat`) stay the same when the conversation goes on with an
     /// answer and another user turn: where a state worth keeping ends. 0 if that cannot be rendered.
     pub fn stable_prefix_len(&self, chat: &ChatPrompt, prompt: &[u32]) -> usize {
+        self.stable_prefix_len_unless(chat, prompt, &CancelToken::default())
+    }
+
+    /// As `stable_prefix_len`; 0 when cancelled.
+    pub fn stable_prefix_len_unless(&self, chat: &ChatPrompt, prompt: &[u32], cancel: &CancelToken) -> usize {
         let mut next = chat.clone();
         // Where the template keeps reasoning, it stands at the same place as in the prompt; without thinking there
         // is none.
         let reasoning = if chat.enable_thinking == Some(false) { "" } else { "x" };
         next.messages.push(json!({"role": "assistant", "content": "x", "reasoning_content": reasoning}));
         next.messages.push(json!({"role": "user", "content": "x"}));
-        let next = self.render(&next).and_then(|rendered| self.tokenizer.encode_rendered(&rendered));
+        let next = self.render(&next).and_then(|rendered| self.tokenizer.encode_rendered_unless(&rendered, cancel));
         next.map_or(0, |next| prompt.iter().zip(&next).take_while(|(a, b)| a == b).count())
     }
 

@@ -2,6 +2,7 @@
 //! Knows no tokens beyond the spellings that the template's callers must not forge.
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 use std::ops::Range;
 
 use minijinja::{Environment, Value as JinjaValue};
@@ -15,6 +16,9 @@ use crate::request::ChatPrompt;
 /// template renders 100,000 messages, or 60 MB of text, with it; a loop without end uses it up in a second or so.
 const FUEL: u64 = 10_000_000;
 
+/// Variables that callers may set whether or not this version of the template reads them.
+const FAMILY_VARIABLES: [&str; 2] = ["enable_thinking", "preserve_thinking"];
+
 const CHAT: &str = "chat template";
 const TOOL_USE: &str = "tool-use chat template";
 
@@ -22,6 +26,8 @@ const TOOL_USE: &str = "tool-use chat template";
 #[derive(Debug)]
 pub struct ChatTemplate {
     env: Environment<'static>,
+    /// What the source reads and does not set itself.
+    variables: HashSet<String>,
     /// First characters of the spellings to guard.
     control_starts: Vec<char>,
     /// `bos_token` and the like.
@@ -73,7 +79,8 @@ impl ChatTemplate {
         for (name, source) in sources.into_iter().filter_map(|(name, source)| Some((name, source?))) {
             env.add_template_owned(name, source.to_owned()).map_err(|e| TextError::Template(jinja::sentence(&e)))?;
         }
-        Ok(Self { env, control_starts: vec!['<'], special_tokens: Vec::new() })
+        let variables = env.templates().flat_map(|(_, template)| template.undeclared_variables(false)).collect();
+        Ok(Self { env, variables, control_starts: vec!['<'], special_tokens: Vec::new() })
     }
 
     /// Sets the control tokens that callers must not forge. Without it: whatever starts with `<`. Added tokens
@@ -94,6 +101,12 @@ impl ChatTemplate {
     pub fn with_special_token(mut self, name: &str, spelling: &str) -> Self {
         self.special_tokens.push((name.to_owned(), spelling.to_owned()));
         self
+    }
+
+    /// Whether the template reads a variable of the caller's: one that it names, or one that this family's templates
+    /// read in some versions, so that clients send it to all.
+    pub(super) fn reads(&self, variable: &str) -> bool {
+        self.variables.contains(variable) || FAMILY_VARIABLES.contains(&variable)
     }
 
     /// Renders a conversation. `add_generation_prompt` opens the assistant's turn.

@@ -11,6 +11,7 @@ use tokenizers::{Model as _, NormalizerWrapper, PreTokenizerWrapper};
 
 use super::encode_cache::EncodeCache;
 use super::{Rendered, TextError};
+use crate::request::CancelToken;
 
 /// Ends of a turn in this model family; they end a generation whatever `tokenizer_config.json` names.
 const TURN_ENDS: [&str; 2] = ["<|im_end|>", "<|endoftext|>"];
@@ -92,6 +93,21 @@ struct ModelKind {
     dropout: Option<f64>,
 }
 
+/// Bytes of a text that are encoded at once, at least; between them somebody may cancel.
+const PART: usize = 256 << 10;
+
+/// Where a long text may be cut without a change of its tokens: before a space that stands between two ASCII letters.
+/// No split of a byte-level BPE goes on from a letter over a space, and no normal form reaches over either.
+fn part_len(text: &str) -> usize {
+    let bytes = text.as_bytes();
+    let between = |at: &usize| {
+        bytes[*at] == b' '
+            && bytes[at - 1].is_ascii_alphabetic()
+            && bytes.get(at + 1).is_some_and(u8::is_ascii_alphabetic)
+    };
+    (PART..bytes.len()).find(between).unwrap_or(bytes.len())
+}
+
 /// Raw bytes of every token, in one blob.
 #[derive(Debug)]
 struct ByteTable {
@@ -166,11 +182,19 @@ impl Tokenizer {
     /// # Errors
     /// The `tokenizers` crate refused the text.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, TextError> {
+        self.encode_unless(text, &CancelToken::default())
+    }
+
+    /// As `encode`, but ends early when cancelled.
+    ///
+    /// # Errors
+    /// As `encode`, and [`TextError::Cancelled`].
+    pub fn encode_unless(&self, text: &str, cancel: &CancelToken) -> Result<Vec<u32>, TextError> {
         let mut ids = Vec::new();
         for piece in self.pieces(text, |_| true) {
             match piece {
                 Piece::Control(id) => ids.push(id),
-                Piece::Text(text) => self.encode_text(text, &mut ids)?,
+                Piece::Text(text) => self.encode_text(text, &mut ids, cancel)?,
             }
         }
         Ok(ids)
@@ -181,11 +205,19 @@ impl Tokenizer {
     /// # Errors
     /// The `tokenizers` crate refused the text.
     pub fn encode_rendered(&self, rendered: &Rendered) -> Result<Vec<u32>, TextError> {
+        self.encode_rendered_unless(rendered, &CancelToken::default())
+    }
+
+    /// As `encode_rendered`, but ends early when cancelled.
+    ///
+    /// # Errors
+    /// As `encode_rendered`, and [`TextError::Cancelled`].
+    pub fn encode_rendered_unless(&self, rendered: &Rendered, cancel: &CancelToken) -> Result<Vec<u32>, TextError> {
         let mut ids = Vec::new();
         for piece in self.pieces(rendered.guarded(), |range| !rendered.is_callers(range)) {
             match piece {
                 Piece::Control(id) => ids.push(id),
-                Piece::Text(text) => self.encode_text(&rendered.unguard(text), &mut ids)?,
+                Piece::Text(text) => self.encode_text(&rendered.unguard(text), &mut ids, cancel)?,
             }
         }
         Ok(ids)
@@ -242,12 +274,21 @@ impl Tokenizer {
         self.controls.iter().map(|control| control.content.as_str())
     }
 
-    fn encode_text(&self, text: &str, ids: &mut Vec<u32>) -> Result<(), TextError> {
-        self.cache.extend(ids, text, |text, ids| {
-            let encoding = self.plain.encode_fast(text, false).map_err(|e| TextError::Encode(e.to_string()))?;
-            ids.extend_from_slice(encoding.get_ids());
-            Ok(())
-        })
+    fn encode_text(&self, text: &str, ids: &mut Vec<u32>, cancel: &CancelToken) -> Result<(), TextError> {
+        let mut rest = text;
+        while !rest.is_empty() {
+            if cancel.is_cancelled() {
+                return Err(TextError::Cancelled);
+            }
+            let (part, behind) = rest.split_at(part_len(rest));
+            rest = behind;
+            self.cache.extend(ids, part, |text, ids| {
+                let encoding = self.plain.encode_fast(text, false).map_err(|e| TextError::Encode(e.to_string()))?;
+                ids.extend_from_slice(encoding.get_ids());
+                Ok(())
+            })?;
+        }
+        Ok(())
     }
 
     /// Cuts `text` at the control tokens that `is_control` lets pass: leftmost first, then longest, as

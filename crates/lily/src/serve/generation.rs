@@ -1,15 +1,19 @@
-//! One request on its way through the engine's thread: submitted, followed, and cancelled when its reader goes.
+//! The answers to one request on their way through the engine's thread: submitted, followed, and cancelled when their
+//! reader goes. Every API comes through here; none of their formats does.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
+use lily_engine::prepare::Prepared;
 use lily_engine::request::{CancelToken, Completion, Event, FinishReason, Request};
 use lily_engine::schedule::{Job, JobError};
-use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::error::ApiError;
+use super::observe::Record;
 use super::routes::Server;
-use crate::terminal::note;
+use super::wire::Ask;
 
 /// What the engine's thread sends.
 #[derive(Debug)]
@@ -20,72 +24,133 @@ pub enum Update {
     Done(Box<Result<Completion, JobError>>),
 }
 
-impl Update {
-    /// The engine's thread went away without a word.
-    pub fn lost() -> Self {
-        Self::Done(Box::new(Err(JobError::Stopped)))
-    }
-}
-
-/// A running or waiting request. Dropping it, as axum does when the client disconnects, cancels it.
+/// Running or waiting answers, one for each choice. Dropping them, as axum does when the client disconnects, cancels
+/// them.
 #[derive(Debug)]
-pub struct Generation {
+pub struct Answers {
     /// Never blocks the engine; a completion's length bounds what can pile up.
-    pub updates: UnboundedReceiver<Update>,
-    cancel: CancelToken,
+    updates: UnboundedReceiver<(usize, Update)>,
+    /// Ids of each choice's prompt.
+    prompts: Vec<Vec<u32>>,
+    _cancel: CancelOnDrop,
 }
 
-impl Drop for Generation {
+/// Cancels when it goes.
+#[derive(Debug, Default)]
+pub struct CancelOnDrop(pub CancelToken);
+
+impl Drop for CancelOnDrop {
     fn drop(&mut self) {
-        self.cancel.cancel();
+        self.0.cancel();
     }
 }
 
-impl Generation {
+impl Answers {
     /// Prepares a request, beside the threads that hold the sockets, and puts it into the engine's queue.
     ///
     /// # Errors
-    /// 400 for a request that cannot run, 503 for a full queue, 500 for a dead engine.
-    pub async fn submit(server: &Server, request: Request) -> Result<Self, ApiError> {
-        let preparer = Arc::clone(&server.preparer);
-        let prepared = tokio::task::spawn_blocking(move || preparer.prepare(request)).await;
-        let prepared = prepared.map_err(|error| JobError::Panicked(error.to_string()))??;
+    /// 404 for another model, 400 for a request that cannot run, 503 for a full queue, 500 for a dead engine.
+    pub async fn submit(server: &Server, ask: &Ask, record: &Arc<Record>) -> Result<Self, ApiError> {
+        let served = &server.model.name;
+        if let Some(other) = ask.model.as_ref().filter(|asked| *asked != served) {
+            return Err(ApiError::unknown_model(other, served));
+        }
+        let cancel = CancelOnDrop::default();
+        let prepared = prepare(server, ask.requests(server.defaults, crate::random_seed()), &cancel.0).await?;
+        let prompts = prepared.iter().map(|prepared| prepared.ids().to_vec()).collect();
         let (sender, updates) = unbounded_channel();
-        let events = sender.clone();
-        let cancel = CancelToken::default();
-        let job = Job {
-            prepared,
-            cancel: cancel.clone(),
-            sink: Box::new(move |event| match events.send(Update::Event(event)) {
-                Ok(()) => ControlFlow::Continue(()),
-                Err(_) => ControlFlow::Break(()),
-            }),
-            done: Box::new(move |result| {
-                log(&result);
-                // A reader that has left needs no result.
-                let _ = sender.send(Update::Done(Box::new(result)));
-            }),
-        };
-        server.engine.submit(job)?;
-        Ok(Self { updates, cancel })
+        for (choice, prepared) in prepared.into_iter().enumerate() {
+            server.engine.submit(job(choice, prepared, &cancel.0, &sender, record))?;
+        }
+        Ok(Self { updates, prompts, _cancel: cancel })
     }
 
-    /// The next update.
-    pub async fn next(&mut self) -> Update {
-        self.updates.recv().await.unwrap_or_else(Update::lost)
+    /// Ids of each choice's prompt.
+    pub fn prompts(&self) -> &[Vec<u32>] {
+        &self.prompts
     }
 
-    /// Waits for the end.
+    /// The next update, and which choice it belongs to.
+    pub async fn next(&mut self) -> (usize, Update) {
+        self.updates.recv().await.unwrap_or_else(lost)
+    }
+
+    /// As `next`, for a stream.
+    pub fn poll_next(&mut self, context: &mut Context) -> Poll<(usize, Update)> {
+        self.updates.poll_recv(context).map(|update| update.unwrap_or_else(lost))
+    }
+
+    /// Waits for the end of all.
     ///
     /// # Errors
-    /// The engine's, or 503 if a shutdown cut the answer.
-    pub async fn completion(mut self) -> Result<Completion, ApiError> {
+    /// The first that failed, or 503 if a shutdown cut an answer.
+    pub async fn completions(mut self) -> Result<Vec<Completion>, ApiError> {
+        let mut ended = Ended::new(self.prompts.len());
         loop {
-            match self.next().await {
-                Update::Event(_) => {}
-                Update::Done(result) => return uncut(*result),
+            if let (choice, Update::Done(result)) = self.next().await
+                && let Some(all) = ended.put(choice, uncut(*result)?)
+            {
+                return Ok(all);
             }
         }
+    }
+}
+
+/// The choices that have come to their end.
+#[derive(Debug)]
+pub struct Ended(Vec<Option<Completion>>);
+
+impl Ended {
+    /// None of `count` yet.
+    pub fn new(count: usize) -> Self {
+        Self((0..count).map(|_| None).collect())
+    }
+
+    /// One more; all of them, once they are complete.
+    pub fn put(&mut self, choice: usize, completion: Completion) -> Option<Vec<Completion>> {
+        self.0[choice] = Some(completion);
+        self.0.iter().all(Option::is_some).then(|| self.0.drain(..).flatten().collect())
+    }
+}
+
+/// The engine's thread went away without a word.
+fn lost() -> (usize, Update) {
+    (0, Update::Done(Box::new(Err(JobError::Stopped))))
+}
+
+/// Checks and tokenizes, a few requests at a time; ends early when the client has gone.
+async fn prepare(server: &Server, requests: Vec<Request>, cancel: &CancelToken) -> Result<Vec<Prepared>, ApiError> {
+    let permit = Arc::clone(&server.preparing).acquire_owned().await;
+    let permit = permit.map_err(|_closed| JobError::Stopped)?;
+    let (preparer, cancel) = (Arc::clone(&server.preparer), cancel.clone());
+    let prepared = tokio::task::spawn_blocking(move || {
+        let _permit = permit;
+        requests.into_iter().map(|request| preparer.prepare_unless(request, &cancel)).collect::<Result<Vec<_>, _>>()
+    });
+    let prepared = prepared.await.map_err(|error| JobError::Panicked(error.to_string()))?;
+    Ok(prepared?)
+}
+
+fn job(
+    choice: usize,
+    prepared: Prepared,
+    cancel: &CancelToken,
+    sender: &UnboundedSender<(usize, Update)>,
+    record: &Arc<Record>,
+) -> Job {
+    let (events, ends, record) = (sender.clone(), sender.clone(), Arc::clone(record));
+    Job {
+        prepared,
+        cancel: cancel.clone(),
+        sink: Box::new(move |event| match events.send((choice, Update::Event(event))) {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(_) => ControlFlow::Break(()),
+        }),
+        done: Box::new(move |result| {
+            record.ended(&result);
+            // A reader that has left needs no result.
+            let _ = ends.send((choice, Update::Done(Box::new(result))));
+        }),
     }
 }
 
@@ -98,17 +163,5 @@ pub fn uncut(result: Result<Completion, JobError>) -> Result<Completion, ApiErro
         Ok(completion) if completion.finish_reason == FinishReason::Cancelled => Err(JobError::Stopped.into()),
         Ok(completion) => Ok(completion),
         Err(error) => Err(error.into()),
-    }
-}
-
-/// One line per request: counts and times, never text. Errors of requests may quote them, so these stay out.
-fn log(result: &Result<Completion, JobError>) {
-    match result {
-        Ok(Completion { usage, timings, finish_reason, .. }) => note(format_args!(
-            "chat: {} prompt tokens ({} cached) in {:.0} ms, {} generated in {:.0} ms, {finish_reason:?}",
-            usage.prompt_tokens, usage.cached_tokens, timings.prefill_ms, usage.completion_tokens, timings.decode_ms
-        )),
-        Err(JobError::Engine(_)) => note("chat: failed or refused by the engine"),
-        Err(error @ (JobError::Panicked(_) | JobError::Stopped)) => note(format_args!("chat: {error}")),
     }
 }

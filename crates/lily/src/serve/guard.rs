@@ -8,6 +8,7 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use subtle::{Choice, ConstantTimeEq};
 
 use super::error::ApiError;
 
@@ -53,20 +54,65 @@ impl Hosts {
     }
 }
 
-/// Refuses foreign hosts and origins with 403; answers preflights of local pages and lets them read replies.
-pub async fn guard(State(hosts): State<Arc<Hosts>>, request: Request, next: Next) -> Response {
-    let origin = match hosts.check(&request) {
+/// Who may ask, and what.
+#[derive(Debug, Clone)]
+pub struct Guard {
+    /// The names that requests may use.
+    pub hosts: Hosts,
+    /// One of these must come with a request; none: no key is needed.
+    pub keys: Vec<String>,
+}
+
+impl Guard {
+    /// Looks for a key where OpenAI's clients put it, and Anthropic's.
+    fn check_key(&self, request: &Request) -> Result<(), ApiError> {
+        if self.keys.is_empty() || OPEN.contains(&request.uri().path()) {
+            return Ok(());
+        }
+        let headers = request.headers();
+        let bearer = header_text(headers, &header::AUTHORIZATION).and_then(|value| {
+            let (scheme, key) = value.split_once(' ')?;
+            scheme.eq_ignore_ascii_case("bearer").then_some(key.trim())
+        });
+        let x_api_key = header_text(headers, &HeaderName::from_static("x-api-key"));
+        let given = [bearer, x_api_key];
+        // Every key is compared whole, so that the time tells nothing.
+        let matches = given
+            .into_iter()
+            .flatten()
+            .flat_map(|given| self.keys.iter().map(move |key| given.as_bytes().ct_eq(key.as_bytes())));
+        if bool::from(matches.fold(Choice::from(0), |any, one| any | one)) {
+            return Ok(());
+        }
+        let message = "a key is needed: Authorization: Bearer KEY, or x-api-key: KEY";
+        Err(ApiError::new(StatusCode::UNAUTHORIZED, message).code("invalid_api_key"))
+    }
+}
+
+/// What monitors and browsers ask for before they have a key; none of it tells anything about the model's work.
+const OPEN: [&str; 5] = ["/health/live", "/health/ready", "/", "/docs", "/openapi.json"];
+
+/// Refuses foreign hosts and origins with 403 and strangers with 401; answers preflights of local pages and lets them
+/// read replies, errors included.
+pub async fn guard(State(guard): State<Arc<Guard>>, request: Request, next: Next) -> Response {
+    let origin = match guard.hosts.check(&request) {
         Ok(origin) => origin,
         Err(error) => return error.into_response(),
     };
     let is_preflight =
         request.method() == Method::OPTIONS && request.headers().contains_key(header::ACCESS_CONTROL_REQUEST_METHOD);
     let asked = request.headers().get(header::ACCESS_CONTROL_REQUEST_HEADERS).cloned();
-    let mut response = if is_preflight { StatusCode::NO_CONTENT.into_response() } else { next.run(request).await };
+    let mut response = match guard.check_key(&request) {
+        // Browsers send preflights without keys.
+        _ if is_preflight => StatusCode::NO_CONTENT.into_response(),
+        Ok(()) => next.run(request).await,
+        Err(error) => error.into_response(),
+    };
     let headers = response.headers_mut();
     headers.insert(header::VARY, HeaderValue::from_static("origin"));
     if let Some(origin) = origin {
         headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
+        headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, HeaderValue::from_static("x-request-id, retry-after"));
         if is_preflight {
             headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("GET, POST"));
             headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, asked.unwrap_or(HeaderValue::from_static("*")));

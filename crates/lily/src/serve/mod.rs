@@ -1,14 +1,20 @@
-//! `lily serve`: the OpenAI chat API on a local port. This file owns the life of the server; `routes` has the
-//! addresses, `wire` the formats, `guard` who may ask.
+//! `lily serve`: the APIs of OpenAI and Anthropic on a local port. This file owns the life of the server; `routes` has
+//! the addresses, `wire` the formats, `guard` who may ask.
 
+mod call;
 mod error;
 mod generation;
 mod guard;
+mod listen;
+mod log;
+mod metrics;
+mod observe;
 mod page;
 mod routes;
 mod sse;
 #[cfg(test)]
 mod tests;
+mod tokens;
 mod wire;
 
 use std::process::ExitCode;
@@ -19,26 +25,27 @@ use anyhow::Context;
 use lily_engine::schedule::EngineThread;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::watch;
 
 use crate::flags::ServeFlags;
 use crate::terminal::note;
-use guard::Hosts;
+use guard::{Guard, Hosts};
 use routes::Server;
 
-/// Well under the shortest idle timeouts of clients and proxies.
-const KEEP_ALIVE: Duration = Duration::from_secs(5);
-/// Long enough for tokenizing and rendering, short enough not to look dead.
-const FIRST_WORD: Duration = Duration::from_secs(1);
 /// What running answers get after the first signal.
 const GRACE: Duration = Duration::from_secs(10);
 /// What connections get to pass on the end of a cut answer.
 const LINGER: Duration = Duration::from_secs(1);
+/// How often the engine is looked after.
+const ROUND: Duration = Duration::from_millis(100);
 
 /// Runs the command until SIGINT or SIGTERM: running answers then have ten seconds, a second signal cuts them.
 ///
 /// # Errors
 /// One sentence: no model, no such address, the port is taken.
 pub fn serve(flags: &ServeFlags) -> anyhow::Result<ExitCode> {
+    log::start(flags.log_format, flags.log_level);
+    let keys = flags.keys()?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2) // sockets only; the cores are the engine's
         .enable_all()
@@ -48,50 +55,80 @@ pub fn serve(flags: &ServeFlags) -> anyhow::Result<ExitCode> {
     let bind = TcpListener::bind((flags.host.trim_matches(['[', ']']), flags.port));
     let listener = runtime.block_on(bind).with_context(|| format!("{}:{}", flags.host, flags.port))?;
     let options = crate::engine_options(&flags.model)?;
-    let (engine, (model, defaults, preparer)) = EngineThread::start(flags.queue.get(), move || {
+    let (engine, facts) = EngineThread::start(flags.queue.get(), move || {
         let engine = crate::open_engine(&options)?;
         let facts = (engine.info(), engine.default_sampling(), engine.preparer());
         Ok((engine, facts))
     })?;
     let address = listener.local_addr().context("address")?;
-    note(format_args!("serving {} on http://{address}/v1 ({}); Ctrl-C stops", model.name, model.device));
-    let created = routes::unix_time_s();
-    let server =
-        Arc::new(Server { engine, preparer, model, defaults, created, keep_alive: KEEP_ALIVE, first_word: FIRST_WORD });
-    let hosts = Hosts::new(&flags.host, &flags.allow_host);
-    let served = runtime.block_on(until_signalled(listener, Arc::clone(&server), hosts));
+    let (model, device) = (&facts.0.name, &facts.0.device);
+    note(format_args!("serving {model} on http://{address}/v1 ({device}); Ctrl-C stops"));
+    let (close, closing) = watch::channel(false);
+    let server = Server { log_prompts: flags.log_prompts, ..Server::new(engine, facts, closing)? };
+    let server = Arc::new(server);
+    let guard = Guard { hosts: Hosts::new(&flags.host, &flags.allow_host), keys };
+    let end = runtime.block_on(until_the_end(listener, Arc::clone(&server), guard, &close));
     runtime.shutdown_timeout(LINGER);
-    if served? {
-        return Ok(ExitCode::SUCCESS);
+    match end? {
+        End::Whole => return Ok(ExitCode::SUCCESS),
+        End::Cut => note("stopped; an answer was cut"),
+        End::Failed => note("stopped; the engine failed"),
     }
-    note("stopped; an answer was cut");
     // Dropped, it would wait for the engine's step to end; the process need not.
     std::mem::forget(server);
     Ok(ExitCode::FAILURE)
 }
 
-/// Serves until a signal; returns whether every answer could end.
-async fn until_signalled(listener: TcpListener, server: Arc<Server>, hosts: Hosts) -> anyhow::Result<bool> {
+/// How the server ended.
+enum End {
+    /// Every answer could end.
+    Whole,
+    /// One could not.
+    Cut,
+    /// The engine failed.
+    Failed,
+}
+
+/// Serves until a signal, or until the engine fails.
+async fn until_the_end(
+    listener: TcpListener,
+    server: Arc<Server>,
+    guard: Guard,
+    close: &watch::Sender<bool>,
+) -> anyhow::Result<End> {
     let mut signals = Signals::listen()?;
-    let (drain, mut draining) = tokio::sync::watch::channel(false);
-    let app = routes::router(Arc::clone(&server), hosts);
-    let serving = axum::serve(listener, app).with_graceful_shutdown(async move {
-        // The other end lives as long as this function.
-        let _ = draining.changed().await;
-    });
-    let mut serving = tokio::spawn(serving.into_future());
-    signals.next().await;
-    note("stopping; running answers have ten seconds, another Ctrl-C cuts them");
-    let _ = drain.send(true);
+    let app = routes::router(Arc::clone(&server), guard);
+    let mut serving = tokio::spawn(listen::listen(listener, app, server.closing.clone()));
     tokio::select! {
-        ended = &mut serving => return ended.context("server")?.map(|()| true).context("server"),
+        () = signals.next() => {}
+        () = failure(&server) => {
+            // The callers were told; what they were told is on its way.
+            close.send_replace(true);
+            let _ = tokio::time::timeout(LINGER, &mut serving).await;
+            return Ok(End::Failed);
+        }
+    }
+    note("stopping; running answers have ten seconds, another Ctrl-C cuts them");
+    close.send_replace(true);
+    tokio::select! {
+        ended = &mut serving => {
+            ended.context("server")?;
+            return Ok(if server.engine.is_alive() { End::Whole } else { End::Failed });
+        }
         () = tokio::time::sleep(GRACE) => {}
         () = signals.next() => {}
     }
     server.engine.stop();
     // Connections that still hang are dropped with the runtime.
     let _ = tokio::time::timeout(LINGER, serving).await;
-    Ok(false)
+    Ok(End::Cut)
+}
+
+/// Returns when the engine has failed.
+async fn failure(server: &Server) {
+    while server.engine.is_alive() {
+        tokio::time::sleep(ROUND).await;
+    }
 }
 
 /// SIGINT and SIGTERM.

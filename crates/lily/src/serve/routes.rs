@@ -1,30 +1,40 @@
-//! The routes: which address does what. Parses by `wire`, runs by `generation`, replies by `wire` or `sse`.
+//! The routes: which address does what. Parses by `wire`, runs by `call`, replies by `wire`.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use axum::body::Bytes;
-use axum::extract::rejection::{BytesRejection, PathRejection};
+use axum::extract::rejection::PathRejection;
 use axum::extract::{DefaultBodyLimit, Path, State};
-use axum::http::StatusCode;
+use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router, middleware};
 use lily_engine::engine::ModelInfo;
 use lily_engine::prepare::Preparer;
-use lily_engine::request::{Prompt, Request, SamplingParams};
+use lily_engine::request::SamplingParams;
 use lily_engine::schedule::EngineThread;
 use serde_json::{Value, json};
+use tokio::sync::{Semaphore, watch};
+use tower_http::catch_panic::CatchPanicLayer;
+use tower_http::request_id::{PropagateRequestIdLayer, SetRequestIdLayer};
 
-use super::error::ApiError;
-use super::generation::{Generation, Update};
-use super::guard::{Hosts, guard};
+use super::call::{BODY_LIMIT_BYTES, Call};
+use super::error::{ApiError, in_its_words};
+use super::guard::{Guard, guard};
+use super::metrics::Metrics;
+use super::observe::{Ids, observe};
 use super::page;
-use super::sse::{ChatStream, Extras};
-use super::wire::{ChatCompletion, ChatRequest, Head, random_id};
+use super::wire::{
+    ChatReply, ChatRequest, CompletionReply, CompletionRequest, MessageReply, MessagesRequest, ResponseReply,
+    ResponsesRequest,
+};
 
-/// A long context, escaped, with room to spare.
-const BODY_LIMIT_BYTES: usize = 32 << 20;
+/// Requests that are tokenized at the same time; the cores are the engine's.
+const PREPARING: usize = 2;
+/// Well under the shortest idle timeouts of clients and proxies.
+const KEEP_ALIVE: Duration = Duration::from_secs(5);
+/// Long enough for the engine's first word, short enough not to look dead.
+const FIRST_WORD: Duration = Duration::from_secs(1);
 
 /// What the handlers share.
 pub struct Server {
@@ -32,6 +42,8 @@ pub struct Server {
     pub engine: EngineThread,
     /// Makes requests ready for it.
     pub preparer: Arc<Preparer>,
+    /// Places for those who do.
+    pub preparing: Arc<Semaphore>,
     /// The one model.
     pub model: ModelInfo,
     /// Its sampling parameters, for fields that a request leaves out.
@@ -42,22 +54,75 @@ pub struct Server {
     pub keep_alive: Duration,
     /// How long a stream may wait for the engine's first word, so that errors still get a status of their own.
     pub first_word: Duration,
+    /// Numbers for monitors.
+    pub metrics: Arc<Metrics>,
+    /// Whether bodies are logged.
+    pub log_prompts: bool,
+    /// True once the server takes no more requests.
+    pub closing: watch::Receiver<bool>,
+}
+
+impl Server {
+    /// With the usual times.
+    ///
+    /// # Errors
+    /// The metrics cannot be set up.
+    pub fn new(
+        engine: EngineThread,
+        (model, defaults, preparer): (ModelInfo, SamplingParams, Arc<Preparer>),
+        closing: watch::Receiver<bool>,
+    ) -> anyhow::Result<Self> {
+        Ok(Self {
+            engine,
+            preparer,
+            preparing: Arc::new(Semaphore::new(PREPARING)),
+            model,
+            defaults,
+            created: unix_time_s(),
+            keep_alive: KEEP_ALIVE,
+            first_word: FIRST_WORD,
+            metrics: Arc::new(Metrics::new()?),
+            log_prompts: false,
+            closing,
+        })
+    }
+
+    /// Whether requests are taken.
+    pub fn is_ready(&self) -> bool {
+        self.engine.is_alive() && !*self.closing.borrow()
+    }
 }
 
 /// All routes, guarded.
-pub fn router(server: Arc<Server>, hosts: Hosts) -> Router {
+pub fn router(server: Arc<Server>, allowed: Guard) -> Router {
     Router::new()
         .route("/v1/chat/completions", post(chat_completions))
+        .route("/v1/completions", post(completions))
+        .route("/v1/responses", post(responses))
+        .route("/v1/messages", post(messages))
+        .route("/v1/messages/count_tokens", post(super::tokens::count_tokens))
         .route("/v1/models", get(models))
         .route("/v1/models/{*id}", get(model))
-        .route("/health", get(health))
+        .route("/tokenize", post(super::tokens::tokenize))
+        .route("/detokenize", post(super::tokens::detokenize))
+        .route("/health", get(ready))
+        .route("/health/live", get(live))
+        .route("/health/ready", get(ready))
+        .route("/metrics", get(metrics))
         .merge(page::routes())
         .fallback(async || ApiError::new(StatusCode::NOT_FOUND, "no such address").code("unknown_url"))
         .method_not_allowed_fallback(async || {
             ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "not with this method").code("method_not_allowed")
         })
         .layer(DefaultBodyLimit::max(BODY_LIMIT_BYTES))
-        .layer(middleware::from_fn_with_state(Arc::new(hosts), guard))
+        .layer(CatchPanicLayer::custom(|_| {
+            ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "the server failed on this request").into_response()
+        }))
+        .layer(middleware::from_fn_with_state(Arc::new(allowed), guard))
+        .layer(middleware::from_fn_with_state(Arc::clone(&server), observe))
+        .layer(middleware::from_fn(in_its_words))
+        .layer(PropagateRequestIdLayer::x_request_id())
+        .layer(SetRequestIdLayer::x_request_id(Ids))
         .with_state(server)
 }
 
@@ -66,41 +131,28 @@ pub fn unix_time_s() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-async fn chat_completions(
-    State(server): State<Arc<Server>>,
-    body: Result<Bytes, BytesRejection>,
-) -> Result<Response, ApiError> {
-    let body = body.map_err(|rejection| match rejection.status() {
-        StatusCode::PAYLOAD_TOO_LARGE => {
-            let message = format!("the body is larger than {BODY_LIMIT_BYTES} bytes");
-            ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, message)
-        }
-        _ => ApiError::new(StatusCode::BAD_REQUEST, "the body could not be read"),
-    })?;
-    let asked = ChatRequest::parse(&body)?;
-    let model = &server.model.name;
-    if let Some(other) = asked.model.filter(|asked| asked != model) {
-        return Err(unknown_model(&other, model));
-    }
-    let request = asked.sampling.request(Prompt::Chat(asked.prompt), server.defaults, crate::random_seed());
-    let request = Request { logprobs: asked.logprobs, ..request };
-    let head = Head { id: random_id("chatcmpl-"), created: unix_time_s(), model: model.clone() };
-    let mut generation = Generation::submit(&server, request).await?;
-    if !asked.stream {
-        return Ok(Json(ChatCompletion::new(head, generation.completion().await?)).into_response());
-    }
-    let first = match tokio::time::timeout(server.first_word, generation.next()).await {
-        Err(_still_waiting) => None,
-        Ok(Update::Done(result)) => Some(Update::Done(Box::new(Ok((*result)?)))),
-        Ok(event) => Some(event),
-    };
-    let extras = Extras { usage: asked.include_usage, logprobs: asked.logprobs.is_some() };
-    Ok(ChatStream::new(generation, head, extras, first).into_response(server.keep_alive))
+async fn chat_completions(call: Call) -> Result<Response, ApiError> {
+    let ChatRequest { ask, include_usage } = call.parse(ChatRequest::parse).await?;
+    let reply = ChatReply::new(call.model(), ask.n, include_usage, ask.logprobs.is_some());
+    call.answer(&ask, reply).await
 }
 
-fn unknown_model(asked: &str, served: &str) -> ApiError {
-    let error = ApiError::field("model", format!("{asked:?} is not here; this server runs {served:?}"));
-    ApiError { status: StatusCode::NOT_FOUND, ..error.code("model_not_found") }
+async fn completions(call: Call) -> Result<Response, ApiError> {
+    let asked = call.parse(CompletionRequest::parse).await?;
+    let reply = CompletionReply::new(call.model(), &asked, Arc::clone(&call.server.preparer));
+    call.answer(&asked.ask, reply).await.map_err(|error| error.renamed(&CompletionRequest::NAMES))
+}
+
+async fn responses(call: Call) -> Result<Response, ApiError> {
+    let ResponsesRequest { ask, repeated } = call.parse(ResponsesRequest::parse).await?;
+    let reply = ResponseReply::new(call.model(), repeated);
+    call.answer(&ask, reply).await.map_err(|error| error.renamed(&ResponsesRequest::NAMES))
+}
+
+async fn messages(call: Call) -> Result<Response, ApiError> {
+    let MessagesRequest { ask } = call.parse(MessagesRequest::parse).await?;
+    let reply = MessageReply::new(call.model(), &ask.sampling.stop, Arc::clone(&call.server.preparer));
+    call.answer(&ask, reply).await.map_err(|error| error.renamed(&MessagesRequest::NAMES))
 }
 
 async fn models(State(server): State<Arc<Server>>) -> Json<Value> {
@@ -112,7 +164,11 @@ async fn model(
     id: Result<Path<String>, PathRejection>,
 ) -> Result<Json<Value>, ApiError> {
     let Path(id) = id.map_err(|_| ApiError::field("model", "the address is not UTF-8 text"))?;
-    if id == server.model.name { Ok(Json(describe(&server))) } else { Err(unknown_model(&id, &server.model.name)) }
+    if id == server.model.name {
+        Ok(Json(describe(&server)))
+    } else {
+        Err(ApiError::unknown_model(&id, &server.model.name))
+    }
 }
 
 fn describe(server: &Server) -> Value {
@@ -125,10 +181,19 @@ fn describe(server: &Server) -> Value {
     })
 }
 
-async fn health(State(server): State<Arc<Server>>) -> Response {
-    if server.engine.is_alive() {
+async fn live() -> Json<Value> {
+    Json(json!({"status": "ok"}))
+}
+
+async fn ready(State(server): State<Arc<Server>>) -> Response {
+    if server.is_ready() {
         Json(json!({"status": "ok"})).into_response()
     } else {
         (StatusCode::SERVICE_UNAVAILABLE, Json(json!({"status": "stopped"}))).into_response()
     }
+}
+
+async fn metrics(State(server): State<Arc<Server>>) -> Response {
+    let text = server.metrics.render(&server);
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response()
 }

@@ -20,7 +20,7 @@ use lily_engine::text::Codec;
 use serde_json::{Value, json};
 use tower::ServiceExt;
 
-use super::guard::Hosts;
+use super::guard::{Guard, Hosts};
 use super::routes::{Server, router};
 
 mod logprobs; // log-probabilities in whole replies and streams
@@ -191,7 +191,7 @@ fn app(queue: usize) -> (Router, Arc<Seen>) {
 }
 
 fn local(server: Arc<Server>) -> Router {
-    router(server, Hosts::new("127.0.0.1", &[]))
+    router(server, Guard { hosts: Hosts::new("127.0.0.1", &[]), keys: Vec::new() })
 }
 
 fn server(queue: usize) -> (Arc<Server>, Arc<Seen>) {
@@ -211,8 +211,12 @@ fn server(queue: usize) -> (Arc<Server>, Arc<Seen>) {
     let codec = Codec::open(&|name| file(name).map(Into::into)).unwrap();
     let preparer = Preparer::new(Arc::new(codec), 4096, 50_000, 50_000).into();
     let defaults = SamplingParams { temperature: 0.6, top_k: 20, top_p: 0.95, ..SamplingParams::GREEDY };
-    let (keep_alive, first_word) = (Duration::from_millis(20), Duration::from_millis(50));
-    let server = Server { engine, preparer, model, defaults, created: 1, keep_alive, first_word };
+    let (_, closing) = tokio::sync::watch::channel(false);
+    let server = Server {
+        keep_alive: Duration::from_millis(20),
+        first_word: Duration::from_millis(50),
+        ..Server::new(engine, (model, defaults, preparer), closing).unwrap()
+    };
     (Arc::new(server), seen)
 }
 

@@ -1,9 +1,33 @@
-//! What goes over the wire, in OpenAI's words. Nothing below `serve/` knows these types.
+//! What goes over the wire, in the words of OpenAI and Anthropic. Nothing below `serve/` knows these types.
 
+mod anthropic;
+mod anthropic_reply;
+mod ask;
+mod chat;
+mod chat_reply;
+#[cfg(test)]
+mod chat_tests;
+mod completions;
+mod completions_reply;
 mod fields;
+mod messages;
 mod reply;
-mod request;
+mod responses;
+mod responses_reply;
+mod sampling;
+mod thinking;
+mod tokens;
+mod tools;
 mod unique;
 
-pub use reply::{ChatCompletion, Chunk, Delta, Head, WireToolCall, finish_reason, random_id};
-pub use request::ChatRequest;
+pub use anthropic::MessagesRequest;
+pub use anthropic_reply::MessageReply;
+pub use ask::Ask;
+pub use chat::ChatRequest;
+pub use chat_reply::ChatReply;
+pub use completions::CompletionRequest;
+pub use completions_reply::CompletionReply;
+pub use reply::random_id;
+pub use responses::ResponsesRequest;
+pub use responses_reply::ResponseReply;
+pub use tokens::{DetokenizeRequest, TokenizeRequest, Tokens};

@@ -4,12 +4,23 @@ use axum::http::StatusCode;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
+use super::unique::{self, Refusal};
 use crate::serve::error::ApiError;
 
 /// What a field may be.
 pub trait Kind: for<'de> Deserialize<'de> {
     /// In words, behind "must be".
     const WORDS: &'static str;
+
+    /// The value, if it is of this kind.
+    fn read(value: &Value) -> Option<Self> {
+        Self::deserialize(value).ok()
+    }
+
+    /// The words for a value that is not.
+    fn words(_value: &Value) -> &'static str {
+        Self::WORDS
+    }
 }
 
 impl Kind for bool {
@@ -22,6 +33,14 @@ impl Kind for String {
 
 impl Kind for f32 {
     const WORDS: &'static str = "a number";
+
+    fn read(value: &Value) -> Option<Self> {
+        value.as_f64().map(|number| number as f32).filter(|number| number.is_finite())
+    }
+
+    fn words(value: &Value) -> &'static str {
+        if value.is_number() { "a number of single precision, at most 3.4e38" } else { Self::WORDS }
+    }
 }
 
 impl Kind for usize {
@@ -56,6 +75,21 @@ pub struct Fields {
 }
 
 impl Fields {
+    /// Of a request's body.
+    ///
+    /// # Errors
+    /// 400: it is no JSON, no object, or has a key twice.
+    pub fn of_body(body: &[u8]) -> Result<Self, ApiError> {
+        let value = unique::from_slice(body).map_err(|refusal| match refusal {
+            Refusal::Twice(path) => ApiError::field(path, "given twice in one object"),
+            Refusal::Syntax { error, at } => {
+                let message = format!("the body is not JSON that can be read: {error}");
+                ApiError { param: at, ..ApiError::new(StatusCode::BAD_REQUEST, message) }
+            }
+        })?;
+        Self::new(value, "")
+    }
+
     /// Of an object that stands `at` a place in the body, which is empty for the body itself.
     ///
     /// # Errors
@@ -76,13 +110,46 @@ impl Fields {
     /// # Errors
     /// It is of another kind.
     pub fn take<T: Kind>(&mut self, name: &str) -> Result<Option<T>, ApiError> {
+        #[cfg(test)]
+        taken::note(&self.path(name));
         match self.left.shift_remove(name) {
             None | Some(Value::Null) => Ok(None),
-            Some(value) => {
-                let found = in_words(&value);
-                T::deserialize(value).map(Some).map_err(|_| ApiError::must_be(self.path(name), T::WORDS, &found))
-            }
+            Some(value) => match T::read(&value) {
+                Some(read) => Ok(Some(read)),
+                None => Err(self.wrong(name, T::words(&value), &value)),
+            },
         }
+    }
+
+    /// A field as it stands, to be repeated; null if it is absent.
+    pub fn peek(&self, name: &str) -> Value {
+        self.left.get(name).cloned().unwrap_or_default()
+    }
+
+    /// A field that must be there.
+    ///
+    /// # Errors
+    /// It is not, or of another kind.
+    pub fn required<T: Kind>(&mut self, name: &str) -> Result<T, ApiError> {
+        self.take(name)?.ok_or_else(|| self.error(name, "required, but not there"))
+    }
+
+    /// The fields of an object that must be there.
+    ///
+    /// # Errors
+    /// As `required`.
+    pub fn object(&mut self, name: &str) -> Result<Self, ApiError> {
+        let object: Map<String, Value> = self.required(name)?;
+        Self::new(object.into(), &self.path(name))
+    }
+
+    /// A field that must be this word.
+    ///
+    /// # Errors
+    /// It is another, or not there.
+    pub fn word(&mut self, name: &str, word: &str) -> Result<(), ApiError> {
+        let found: String = self.required(name)?;
+        if found == word { Ok(()) } else { Err(self.error(name, format!("only {word} is supported"))) }
     }
 
     /// # Errors
@@ -108,6 +175,11 @@ impl Fields {
     }
 }
 
+/// Nothing but what describes nothing.
+pub fn is_empty(value: &Value) -> bool {
+    value.as_array().is_some_and(Vec::is_empty) || value.as_object().is_some_and(Map::is_empty)
+}
+
 /// A short value itself, of a long one its kind.
 fn in_words(value: &Value) -> String {
     match value {
@@ -115,6 +187,31 @@ fn in_words(value: &Value) -> String {
         Value::String(_) => String::WORDS.to_owned(),
         Value::Array(_) => Vec::WORDS.to_owned(),
         Value::Object(_) => Map::WORDS.to_owned(),
+    }
+}
+
+/// Which fields parsers took on this thread, so that a test can compare them with the documented ones.
+#[cfg(test)]
+pub mod taken {
+    use std::cell::RefCell;
+    use std::collections::BTreeSet;
+
+    thread_local!(static NAMES: RefCell<BTreeSet<String>> = const { RefCell::new(BTreeSet::new()) });
+
+    /// The path of a field, with all items of an array alike.
+    pub fn note(path: &str) {
+        let mut parts = path.split('[');
+        let mut name = parts.next().unwrap_or_default().to_owned();
+        for part in parts {
+            name += "[]";
+            name += part.split_once(']').map_or("", |(_, rest)| rest);
+        }
+        NAMES.with_borrow_mut(|names| names.insert(name));
+    }
+
+    /// What was taken since the last call.
+    pub fn all() -> BTreeSet<String> {
+        NAMES.take()
     }
 }
 

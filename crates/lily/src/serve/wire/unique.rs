@@ -12,8 +12,13 @@ use serde_json::{Map, Number, Value};
 pub enum Refusal {
     /// A key that comes twice, with the way to it, such as `messages[0].role`.
     Twice(String),
-    /// Where and why it is no JSON.
-    Syntax(serde_json::Error),
+    /// Where and why it is no JSON, or none that can be read: a number too large, or values too deep.
+    Syntax {
+        /// In words, with line and column.
+        error: serde_json::Error,
+        /// The way to the number, or the outermost key over the depth.
+        at: Option<String>,
+    },
 }
 
 /// Reads a whole text.
@@ -21,13 +26,36 @@ pub enum Refusal {
 /// # Errors
 /// It is no JSON, or it has a key twice.
 pub fn from_slice(json: &[u8]) -> Result<Value, Refusal> {
-    let twice = RefCell::new(None);
+    let found = RefCell::new(Found::default());
     let mut reader = serde_json::Deserializer::from_slice(json);
-    let read = Node { at: &Place::Top, twice: &twice }.deserialize(&mut reader);
-    read.and_then(|value| reader.end().map(|()| value)).map_err(|error| match twice.take() {
-        Some(path) => Refusal::Twice(path),
-        None => Refusal::Syntax(error),
+    let read = Node { at: &Place::Top, found: &found }.deserialize(&mut reader);
+    read.and_then(|value| reader.end().map(|()| value)).map_err(|error| {
+        let Found { twice, failed } = found.take();
+        if let Some(path) = twice {
+            return Refusal::Twice(path);
+        }
+        let words = error.to_string();
+        let outermost = |path: String| path.split(['.', '[']).next().unwrap_or_default().to_owned();
+        let at = failed.and_then(|path| {
+            if words.starts_with("number out of range") {
+                Some(path)
+            } else if words.starts_with("recursion limit") {
+                Some(outermost(path))
+            } else {
+                None
+            }
+        });
+        Refusal::Syntax { error, at: at.filter(|path| !path.is_empty()) }
     })
+}
+
+/// Filled when reading ends early.
+#[derive(Default)]
+struct Found {
+    /// The way to a key that comes twice.
+    twice: Option<String>,
+    /// The way to the value that could not be read.
+    failed: Option<String>,
 }
 
 /// Where in the text a value stands.
@@ -51,15 +79,18 @@ impl fmt::Display for Place<'_> {
 /// A value that is about to be read.
 struct Node<'a> {
     at: &'a Place<'a>,
-    /// Filled when reading ends early because of it.
-    twice: &'a RefCell<Option<String>>,
+    found: &'a RefCell<Found>,
 }
 
 impl<'de> DeserializeSeed<'de> for Node<'_> {
     type Value = Value;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
-        deserializer.deserialize_any(self)
+        let (at, found) = (self.at, self.found);
+        deserializer.deserialize_any(self).inspect_err(|_| {
+            // The innermost value comes first.
+            found.borrow_mut().failed.get_or_insert_with(|| at.to_string());
+        })
     }
 }
 
@@ -101,7 +132,7 @@ impl<'de> Visitor<'de> for Node<'_> {
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
         let mut array = Vec::new();
         while let Some(item) =
-            items.next_element_seed(Node { at: &Place::Index(self.at, array.len()), twice: self.twice })?
+            items.next_element_seed(Node { at: &Place::Index(self.at, array.len()), found: self.found })?
         {
             array.push(item);
         }
@@ -113,10 +144,10 @@ impl<'de> Visitor<'de> for Node<'_> {
         while let Some(key) = entries.next_key::<String>()? {
             let at = Place::Key(self.at, &key);
             if object.contains_key(&key) {
-                *self.twice.borrow_mut() = Some(at.to_string());
+                self.found.borrow_mut().twice = Some(at.to_string());
                 return Err(A::Error::custom("a key comes twice"));
             }
-            let value = entries.next_value_seed(Node { at: &at, twice: self.twice })?;
+            let value = entries.next_value_seed(Node { at: &at, found: self.found })?;
             object.insert(key, value);
         }
         Ok(object.into())
@@ -143,7 +174,22 @@ mod tests {
         for text in ["", "{", "{\"a\": 1,}", "1 2", "1e999", "\"\\ud800\"", "nul", deep.as_str()] {
             let want = serde_json::from_str::<Value>(text).unwrap_err().to_string();
             match from_slice(text.as_bytes()) {
-                Err(Refusal::Syntax(error)) => assert_eq!(error.to_string(), want),
+                Err(Refusal::Syntax { error, .. }) => assert_eq!(error.to_string(), want),
+                other => panic!("{text}: {other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_number_too_large_and_values_too_deep_are_named() {
+        let deep = format!(r#"{{"a": 1, "deep": {}}}"#, "[".repeat(200));
+        for (text, at) in [
+            (r#"{"a": {"b": [1, 1e400]}}"#, Some("a.b[1]")),
+            (deep.as_str(), Some("deep")),
+            (r#"{"a": {"b": nul}}"#, None),
+        ] {
+            match from_slice(text.as_bytes()) {
+                Err(Refusal::Syntax { at: got, .. }) => assert_eq!(got.as_deref(), at),
                 other => panic!("{text}: {other:?}"),
             }
         }
