@@ -27,7 +27,7 @@ def ask(client, demo, needs):
     needs(demo, "/v1/messages")
 
     def create(messages, **more):
-        more = {"max_tokens": 200, "temperature": 0, **more}
+        more = {"max_tokens": 200, "extra_body": {"temperature": 0}, **more}
         return client.messages.create(model=demo.model, messages=messages, **more)
     return create
 
@@ -50,7 +50,7 @@ def test_limits_and_stop_sequences(ask):
 
 
 def test_a_message_can_think(ask):
-    reply = ask(SUM, thinking={"type": "enabled", "budget_tokens": 1024}, max_tokens=2048, temperature=1)
+    reply = ask(SUM, thinking={"type": "enabled", "budget_tokens": 1024}, max_tokens=2048)
     assert [block.type for block in reply.content] == ["thinking", "text"] and reply.content[0].thinking
     plain = ask(SUM, thinking={"type": "disabled"})
     assert [block.type for block in plain.content] == ["text"]
@@ -60,7 +60,7 @@ def test_a_message_can_think(ask):
 
 def test_a_streamed_message_has_the_events_of_the_api(client, demo, ask):
     whole = ask(FRANCE)
-    with client.messages.stream(model=demo.model, messages=FRANCE, max_tokens=200, temperature=0) as stream:
+    with client.messages.stream(model=demo.model, messages=FRANCE, max_tokens=200, extra_body={"temperature": 0}) as stream:
         kinds = [event.type for event in stream]
         final = stream.get_final_message()
     assert kinds[0] == "message_start" and kinds[-1] == "message_stop"
@@ -81,7 +81,7 @@ def test_a_tool_is_used_and_its_result_is_read(client, demo, ask):
     ]
     last = ask(history, tools=TOOLS)
     assert "rainy" in last.content[0].text and last.usage.cache_read_input_tokens > 0
-    with client.messages.stream(model=demo.model, messages=WEATHER, tools=TOOLS, max_tokens=200, temperature=0) as stream:
+    with client.messages.stream(model=demo.model, messages=WEATHER, tools=TOOLS, max_tokens=200, extra_body={"temperature": 0}) as stream:
         list(stream)
         [use] = [block for block in stream.get_final_message().content if block.type == "tool_use"]
     assert use.input == {"city": "Dublin"}
@@ -101,7 +101,7 @@ def test_errors_are_those_of_anthropic(client, ask):
     assert error.value.body["type"] == "error" and error.value.body["error"]["type"] == "not_found_error"
     for field, value in [("temperature", -1), ("max_tokens", 0), ("messages", []), ("stop_sequences", [""])]:
         with pytest.raises(anthropic.BadRequestError) as error:
-            ask(**{"messages": FRANCE, field: value})
+            ask(**{"messages": FRANCE, **({"extra_body": {field: value}} if field == "temperature" else {field: value})})
         assert field in error.value.body["error"]["message"], f"{field}: {error.value}"
         assert error.value.body["error"]["type"] == "invalid_request_error"
     with pytest.raises(anthropic.BadRequestError):
