@@ -2,6 +2,7 @@
 //! the addresses, `wire` the formats, `guard` who may ask.
 
 mod call;
+mod document;
 mod error;
 mod generation;
 mod guard;

@@ -78,7 +78,8 @@ impl Drop for Record {
         self.metrics.request(&self.route, &status, seconds);
         let (id, route, finish) = (&self.id, &self.route, told.finish.unwrap_or("-"));
         let Told { prompt_tokens, cached_tokens, completion_tokens, prefill_ms, decode_ms, .. } = *told;
-        let total_ms = seconds * 1e3;
+        let [prefill_ms, decode_ms, total_ms] =
+            [prefill_ms, decode_ms, seconds * 1e3].map(|ms| (ms * 10.0).round() / 10.0);
         if told.status.is_some_and(|status| status >= 500) {
             tracing::warn!(id, route, status, finish, total_ms, "request failed");
         } else {

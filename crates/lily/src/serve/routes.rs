@@ -19,14 +19,15 @@ use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::request_id::{PropagateRequestIdLayer, SetRequestIdLayer};
 
 use super::call::{BODY_LIMIT_BYTES, Call};
+use super::document;
 use super::error::{ApiError, in_its_words};
 use super::guard::{Guard, guard};
 use super::metrics::Metrics;
 use super::observe::{Ids, observe};
 use super::page;
 use super::wire::{
-    ChatReply, ChatRequest, CompletionReply, CompletionRequest, MessageReply, MessagesRequest, ResponseReply,
-    ResponsesRequest,
+    AnthropicMessage, ChatCompletion, ChatReply, ChatRequest, CompletionReply, CompletionRequest, MessageReply,
+    MessagesRequest, ResponseReply, ResponsesRequest, TextCompletion,
 };
 
 /// Requests that are tokenized at the same time; the cores are the engine's.
@@ -105,11 +106,13 @@ pub fn router(server: Arc<Server>, allowed: Guard) -> Router {
         .route("/v1/models/{*id}", get(model))
         .route("/tokenize", post(super::tokens::tokenize))
         .route("/detokenize", post(super::tokens::detokenize))
-        .route("/health", get(ready))
+        .route("/health", get(health))
         .route("/health/live", get(live))
         .route("/health/ready", get(ready))
         .route("/metrics", get(metrics))
         .merge(page::routes())
+        .route("/openapi.json", get(document::openapi))
+        .route("/docs", get(document::docs))
         .fallback(async || ApiError::new(StatusCode::NOT_FOUND, "no such address").code("unknown_url"))
         .method_not_allowed_fallback(async || {
             ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "not with this method").code("method_not_allowed")
@@ -131,35 +134,52 @@ pub fn unix_time_s() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-async fn chat_completions(call: Call) -> Result<Response, ApiError> {
+/// Continue a conversation
+#[utoipa::path(post, path = "/v1/chat/completions", tag = "OpenAI", request_body = document::ChatBody, responses((status = 200, description = "The answer", content((ChatCompletion = "application/json"), (String = "text/event-stream"))), document::Refusals))]
+pub async fn chat_completions(call: Call) -> Result<Response, ApiError> {
     let ChatRequest { ask, include_usage } = call.parse(ChatRequest::parse).await?;
     let reply = ChatReply::new(call.model(), ask.n, include_usage, ask.logprobs.is_some());
     call.answer(&ask, reply).await
 }
 
-async fn completions(call: Call) -> Result<Response, ApiError> {
+/// Continue texts or tokens as they stand
+#[utoipa::path(post, path = "/v1/completions", tag = "OpenAI", request_body = document::CompletionBody, responses((status = 200, description = "The answer", content((TextCompletion = "application/json"), (String = "text/event-stream"))), document::Refusals))]
+pub async fn completions(call: Call) -> Result<Response, ApiError> {
     let asked = call.parse(CompletionRequest::parse).await?;
     let reply = CompletionReply::new(call.model(), &asked, Arc::clone(&call.server.preparer));
     call.answer(&asked.ask, reply).await.map_err(|error| error.renamed(&CompletionRequest::NAMES))
 }
 
-async fn responses(call: Call) -> Result<Response, ApiError> {
+/// Continue a conversation of items
+#[utoipa::path(post, path = "/v1/responses", tag = "OpenAI", request_body = document::ResponsesBody, responses((status = 200, description = "The answer", content((document::ResponseBody = "application/json"), (String = "text/event-stream"))), document::Refusals))]
+pub async fn responses(call: Call) -> Result<Response, ApiError> {
     let ResponsesRequest { ask, repeated } = call.parse(ResponsesRequest::parse).await?;
     let reply = ResponseReply::new(call.model(), repeated);
     call.answer(&ask, reply).await.map_err(|error| error.renamed(&ResponsesRequest::NAMES))
 }
 
-async fn messages(call: Call) -> Result<Response, ApiError> {
+/// Continue a conversation in the form of Anthropic
+#[utoipa::path(post, path = "/v1/messages", tag = "Anthropic", request_body = document::MessagesBody, responses((status = 200, description = "The answer", content((AnthropicMessage = "application/json"), (String = "text/event-stream"))), document::AnthropicRefusals))]
+pub async fn messages(call: Call) -> Result<Response, ApiError> {
     let MessagesRequest { ask } = call.parse(MessagesRequest::parse).await?;
     let reply = MessageReply::new(call.model(), &ask.sampling.stop, Arc::clone(&call.server.preparer));
     call.answer(&ask, reply).await.map_err(|error| error.renamed(&MessagesRequest::NAMES))
 }
 
-async fn models(State(server): State<Arc<Server>>) -> Json<Value> {
+/// The served model, in a list
+#[utoipa::path(get, path = "/v1/models", tag = "OpenAI", responses((status = 200, description = "The answer", body = document::ModelsBody), document::Strangers))]
+pub async fn models(State(server): State<Arc<Server>>) -> Json<Value> {
     Json(json!({"object": "list", "data": [describe(&server)]}))
 }
 
-async fn model(
+/// The served model
+#[utoipa::path(get, path = "/v1/models/{id}", tag = "OpenAI", params(("id" = String, Path)), responses(
+    (status = 200, description = "It", body = document::ModelBody),
+    (status = 400, description = "The name is no text", body = document::ErrorBody),
+    (status = 404, description = "Another model", body = document::ErrorBody),
+    document::Strangers,
+))]
+pub async fn model(
     State(server): State<Arc<Server>>,
     id: Result<Path<String>, PathRejection>,
 ) -> Result<Json<Value>, ApiError> {
@@ -181,11 +201,21 @@ fn describe(server: &Server) -> Value {
     })
 }
 
-async fn live() -> Json<Value> {
+/// Whether the process is up
+#[utoipa::path(get, path = "/health/live", tag = "Health", responses((status = 200, description = "The answer", body = document::HealthBody), document::Strangers))]
+pub async fn live() -> Json<Value> {
     Json(json!({"status": "ok"}))
 }
 
-async fn ready(State(server): State<Arc<Server>>) -> Response {
+/// As `/health/ready`
+#[utoipa::path(get, path = "/health", tag = "Health", responses((status = 200, description = "The answer", body = document::HealthBody), (status = 503, description = "The engine has failed, or the server is shutting down", body = document::HealthBody), document::Strangers))]
+pub async fn health(server: State<Arc<Server>>) -> Response {
+    ready(server).await
+}
+
+/// Whether requests are taken
+#[utoipa::path(get, path = "/health/ready", tag = "Health", responses((status = 200, description = "The answer", body = document::HealthBody), (status = 503, description = "The engine has failed, or the server is shutting down", body = document::HealthBody), document::Strangers))]
+pub async fn ready(State(server): State<Arc<Server>>) -> Response {
     if server.is_ready() {
         Json(json!({"status": "ok"})).into_response()
     } else {
@@ -193,7 +223,12 @@ async fn ready(State(server): State<Arc<Server>>) -> Response {
     }
 }
 
-async fn metrics(State(server): State<Arc<Server>>) -> Response {
+/// Numbers for Prometheus
+#[utoipa::path(get, path = "/metrics", tag = "Health", responses(
+    (status = 200, description = "Prometheus' text format", content_type = "text/plain", body = String),
+    document::Strangers,
+))]
+pub async fn metrics(State(server): State<Arc<Server>>) -> Response {
     let text = server.metrics.render(&server);
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response()
 }

@@ -8,11 +8,13 @@ use lily_engine::request::{Prompt, RequestError};
 use serde_json::{Value, json};
 
 use super::call::Call;
+use super::document;
 use super::error::ApiError;
 use super::generation::CancelOnDrop;
 use super::wire::{DetokenizeRequest, MessagesRequest, TokenizeRequest, Tokens};
 
 /// Ids of a text or of a conversation.
+#[utoipa::path(post, path = "/tokenize", tag = "Tokens", request_body = document::TokenizeBody, responses((status = 200, description = "The answer", body = Tokens), document::Refusals))]
 pub async fn tokenize(call: Call) -> Result<Json<Value>, ApiError> {
     let TokenizeRequest { prompt } = call.parse(TokenizeRequest::parse).await?;
     let tokens = ids(&call, prompt).await?;
@@ -21,6 +23,7 @@ pub async fn tokenize(call: Call) -> Result<Json<Value>, ApiError> {
 }
 
 /// How many tokens a message of Anthropic's would be.
+#[utoipa::path(post, path = "/v1/messages/count_tokens", tag = "Anthropic", request_body = document::CountTokensBody, responses((status = 200, description = "The answer", body = document::CountBody), document::AnthropicRefusals))]
 pub async fn count_tokens(call: Call) -> Result<Json<Value>, ApiError> {
     let MessagesRequest { mut ask } = call.parse(MessagesRequest::parse_count).await?;
     let prompt = ask.prompts.swap_remove(0);
@@ -42,6 +45,7 @@ async fn ids(call: &Call, prompt: Prompt) -> Result<Vec<u32>, ApiError> {
 }
 
 /// The text of ids, control tokens included.
+#[utoipa::path(post, path = "/detokenize", tag = "Tokens", request_body = document::DetokenizeBody, responses((status = 200, description = "The answer", body = document::TextBody), document::Refusals))]
 pub async fn detokenize(call: Call) -> Result<Json<Value>, ApiError> {
     let DetokenizeRequest { tokens } = call.parse(DetokenizeRequest::parse).await?;
     let tokenizer = call.server.preparer.codec().tokenizer();

@@ -21,12 +21,14 @@ mod tools;
 mod unique;
 
 pub use anthropic::MessagesRequest;
-pub use anthropic_reply::MessageReply;
+pub use anthropic_reply::{AnthropicMessage, MessageReply};
 pub use ask::Ask;
 pub use chat::ChatRequest;
-pub use chat_reply::ChatReply;
+pub use chat_reply::{ChatCompletion, ChatCompletionChunk, ChatReply};
 pub use completions::CompletionRequest;
-pub use completions_reply::CompletionReply;
+pub use completions_reply::{CompletionReply, TextCompletion};
+#[cfg(test)]
+pub use fields::taken;
 pub use reply::random_id;
 pub use responses::ResponsesRequest;
 pub use responses_reply::ResponseReply;
