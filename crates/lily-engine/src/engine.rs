@@ -1,20 +1,24 @@
 //! The whole engine behind one door: opens a model, owns the device and the sessions, runs requests.
 //! One thread owns an `Engine`; `schedule.rs` queues for it.
 
+use std::num::NonZeroUsize;
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use lily_kernels::backend::Backend;
 use lily_kernels::devices;
 
+use crate::batch::{Batch, Turn};
 use crate::budget::{Allowance, Budget};
 use crate::checkpoint::Checkpoint;
-use crate::generate::{Limits, PromptIds, Turn};
+use crate::generate::{Generation, Limits};
 use crate::model::qwen3_5::Qwen3_5;
 use crate::prepare::{Prepared, Preparer};
 use crate::request::{CancelToken, Completion, EventSink, Request, SamplingParams};
 use crate::runtime::Runtime;
 use crate::schedule::{Deliver, Drive, RequestId, Stats, Update};
+use crate::session::CacheSize;
 use crate::text::Codec;
 
 pub use crate::checkpoint::{EmbeddedModel, ModelSource};
@@ -38,8 +42,13 @@ pub struct EngineOptions {
     pub context_length: Option<usize>,
     /// Bytes of memory to plan with; `None` takes what the device has available.
     pub memory: Option<u64>,
+    /// Bytes that earlier turns, and requests side by side, may take beyond one context; `None` takes a share of the
+    /// memory.
+    pub session_memory: Option<u64>,
     /// Prefill chunk bound in tokens, at absolute positions.
     pub prefill_chunk: usize,
+    /// Requests that may run at the same time.
+    pub parallel: NonZeroUsize,
     /// Optimisations.
     pub switches: Switches,
     /// A folder where the device may keep what it compiled for the next time.
@@ -56,7 +65,9 @@ impl EngineOptions {
             threads: None,
             context_length: None,
             memory: None,
+            session_memory: None,
             prefill_chunk: 2048,
+            parallel: NonZeroUsize::MIN,
             switches: Switches::default(),
             cache: None,
         }
@@ -89,7 +100,9 @@ pub struct Engine {
     limits: Limits,
     defaults: SamplingParams,
     info: ModelInfo,
-    running: Vec<(RequestId, Prepared, CancelToken)>,
+    batch: Batch,
+    /// Requests that could not be taken up, and why.
+    refused: Vec<(RequestId, EngineError)>,
     /// Kept for `changed`: its mappings are what the device reads.
     checkpoint: Checkpoint,
 }
@@ -121,16 +134,18 @@ impl Engine {
         let model = Qwen3_5::load(&mut checkpoint, precision)?;
         let files = (checkpoint.weight_bytes(), checkpoint.file("tokenizer.json")?.map_or(0, |file| file.len() as u64));
         let available = options.memory.or_else(|| backend.available_bytes());
-        let budget = Budget::of(&model, files, options.prefill_chunk, (kind, precision, options.switches), available);
-        let allowance = budget.settle(options.context_length)?;
+        let most = (options.prefill_chunk, options.parallel.get());
+        let budget = Budget::of(&model, files, most, (kind, precision, options.switches), available);
+        let allowance = budget.settle(options.context_length, options.session_memory)?;
         let limits = limits(options, &checkpoint, &codec, &allowance)?;
-        let runtime = Runtime::new(model, &checkpoint, backend, limits.context_length, (precision, options.switches))?;
+        let size = CacheSize { blocks: allowance.blocks, snapshot_bytes: allowance.snapshot_bytes };
+        let runtime = Runtime::new(model, &checkpoint, backend, size, (precision, options.switches))?;
         let mut info = describe(&checkpoint, &limits, &*runtime.stepper.backend);
         info.warnings.extend(allowance.note);
         let defaults = default_sampling(&checkpoint);
         let rows = runtime.stepper.model().config.vocab_size;
         let preparer = Preparer::new(Arc::new(codec), limits.context_length, limits.vocab_limit, rows).into();
-        Ok(Self { runtime, preparer, limits, defaults, info, running: Vec::new(), checkpoint })
+        Ok(Self { runtime, preparer, limits, defaults, info, batch: Batch::default(), refused: Vec::new(), checkpoint })
     }
 
     /// What was opened.
@@ -158,7 +173,7 @@ impl Engine {
         Arc::clone(&self.preparer)
     }
 
-    /// Prepares one request and runs it to its end.
+    /// Runs one request to its end, while no other runs.
     ///
     /// # Errors
     /// The request is out of range, the device failed, or the model's logits are not numbers. Cancellation is no error.
@@ -168,67 +183,64 @@ impl Engine {
         cancel: &CancelToken,
         sink: &mut EventSink,
     ) -> Result<Completion, EngineError> {
+        assert_eq!(self.running(), 0, "requests that run side by side are driven by `step`");
         let prepared = self.preparer.prepare(request.clone())?;
-        self.generate_prepared(prepared, cancel, sink)
+        self.begin(RequestId(0), prepared, cancel.clone());
+        loop {
+            let mut done = None;
+            self.step(&mut |_, update| match update {
+                Update::Event(event) => sink(event),
+                Update::Done(result) => {
+                    done = Some(*result);
+                    ControlFlow::Continue(())
+                }
+            });
+            if let Some(result) = done {
+                return result;
+            }
+        }
     }
 
-    /// Runs one request to its end, reusing the session that shares the longest prefix.
-    ///
-    /// # Errors
-    /// The device failed, or the model's logits are not numbers. Cancellation is no error.
-    pub fn generate_prepared(
-        &mut self,
-        prepared: Prepared,
-        cancel: &CancelToken,
-        sink: &mut EventSink,
-    ) -> Result<Completion, EngineError> {
-        if let Some(changed) = self.checkpoint.weight_files().iter().find_map(|f| f.changed()) {
-            return Err(EngineError::Options(changed));
-        }
-        let Prepared { request, ids, stable, answer } = prepared;
-        let mut session = self.runtime.take_session(&ids)?;
-        let mut turn = Turn {
-            runtime: &mut self.runtime,
-            session: &mut session,
-            limits: &self.limits,
-            tokenizer: self.preparer.codec().tokenizer(),
-            cancel,
-            sink,
-            closed: false,
-        };
-        let result = turn.run(PromptIds { ids: &ids, stable }, &request, answer);
-        match &result {
-            Ok(_) => self.runtime.keep(session),
-            // A failed step may have left half a state.
-            Err(_) => self.runtime.discard(session),
-        }
-        result
+    fn changed_file(&self) -> Option<EngineError> {
+        self.checkpoint.weight_files().iter().find_map(|file| file.changed()).map(EngineError::Options)
     }
 }
 
-/// One request after the other.
 impl Drive for Engine {
     fn capacity(&self) -> usize {
-        1
+        self.limits.parallel
     }
 
     fn running(&self) -> usize {
-        self.running.len()
+        self.batch.len() + self.refused.len()
     }
 
     fn begin(&mut self, id: RequestId, prepared: Prepared, cancel: CancelToken) {
-        self.running.push((id, prepared, cancel));
-    }
-
-    fn step(&mut self, deliver: &mut Deliver) {
-        if let Some((id, prepared, cancel)) = self.running.pop() {
-            let result = self.generate_prepared(prepared, &cancel, &mut |event| deliver(id, Update::Event(event)));
-            let _ = deliver(id, Update::Done(Box::new(result)));
+        match self.changed_file() {
+            Some(error) => self.refused.push((id, error)),
+            None => self.batch.push(Generation::new(id, prepared, cancel, &self.limits)),
         }
     }
 
+    fn step(&mut self, deliver: &mut Deliver) {
+        for (id, error) in self.refused.drain(..) {
+            let _ = deliver(id, Update::Done(Box::new(Err(error))));
+        }
+        let Self { runtime, limits, preparer, batch, .. } = self;
+        Turn { runtime, limits, codec: preparer.codec(), batch, deliver }.run();
+    }
+
     fn stats(&self) -> Stats {
-        Stats { running: self.running.len(), ..Stats::default() }
+        let held = self.runtime.held();
+        Stats {
+            running: self.running(),
+            snapshots: held.snapshots,
+            snapshot_bytes: held.snapshot_bytes as u64,
+            snapshot_budget_bytes: held.snapshot_budget_bytes as u64,
+            kv_blocks_used: held.blocks_used,
+            kv_blocks: held.blocks,
+            ..self.batch.stats
+        }
     }
 }
 
@@ -262,9 +274,10 @@ fn limits(
     Ok(Limits {
         context_length: allowance.context_length,
         prefill_chunk: options.prefill_chunk,
-        snapshot_bytes: allowance.snapshot_bytes,
+        parallel: options.parallel.get(),
         stop_ids,
         vocab_limit: u32::try_from(vocab).unwrap_or(u32::MAX),
+        vocab_size: config.vocab_size,
     })
 }
 

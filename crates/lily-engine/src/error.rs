@@ -1,5 +1,7 @@
 //! Why an engine call failed: one enum over the errors of the parts.
 
+use std::sync::Arc;
+
 use lily_kernels::backend::DeviceError;
 
 use crate::checkpoint::CheckpointError;
@@ -40,7 +42,13 @@ pub enum EngineError {
     /// The cache.
     #[error(transparent)]
     Cache(#[from] OutOfBlocks),
-    /// The device.
+    /// The device; told to every request of the step that failed.
     #[error(transparent)]
-    Device(#[from] DeviceError),
+    Device(Arc<DeviceError>),
+}
+
+impl From<DeviceError> for EngineError {
+    fn from(error: DeviceError) -> Self {
+        Self::Device(Arc::new(error))
+    }
 }

@@ -1,23 +1,24 @@
-//! Flow 11: one request from tokens to events: prefill in chunks at absolute bounds, decode, stop. Cancellation is
-//! looked for between chunks and between tokens; what was computed stays in the session.
+//! Flow 11: one request on its way from tokens to an answer: what it is to compute next, what each chosen token means,
+//! and how it ends. Runs no step; `batch.rs` does, for all requests at once.
 
+use std::collections::VecDeque;
 use std::ops::ControlFlow;
 use std::time::Instant;
 
-use lily_kernels::backend::DeviceError;
-use lily_kernels::inputs::SamplingInputs;
+use lily_kernels::inputs::{LogitEdit, SamplingInputs};
 use lily_kernels::ops::sample::NO_TOKEN;
-use lily_kernels::plan::Logits;
 
 use crate::error::EngineError;
 use crate::logprobs::Scorer;
 use crate::penalties::Edits;
-use crate::request::{
-    CancelToken, Completion, Event, EventSink, FinishReason, Request, Timings, TokenLogprobs, ToolCall, Usage,
-};
-use crate::runtime::Runtime;
+use crate::prepare::Prepared;
+use crate::request::{CancelToken, Completion, Event, FinishReason, Request, Timings, TokenLogprobs, ToolCall, Usage};
+use crate::schedule::{Deliver, RequestId, Update};
 use crate::session::Session;
 use crate::text::{AnswerStream, Tokenizer};
+
+/// Most bytes of logits of one chunk where those of every prompt token are wanted.
+const SCORED_BYTES: usize = 16 << 20;
 
 /// What bounds a generation, from options and checkpoint.
 #[derive(Debug, Clone)]
@@ -26,262 +27,365 @@ pub struct Limits {
     pub context_length: usize,
     /// Prefill chunk bound.
     pub prefill_chunk: usize,
-    /// Bytes of snapshots that a session may keep.
-    pub snapshot_bytes: usize,
+    /// Requests that may run at the same time.
+    pub parallel: usize,
     /// Ids that end an answer.
     pub stop_ids: Vec<u32>,
     /// Ids from here on are padding of the vocabulary.
     pub vocab_limit: u32,
+    /// Rows of logits.
+    pub vocab_size: usize,
 }
 
-/// A prompt ready to run.
-#[derive(Debug, Clone, Copy)]
-pub struct PromptIds<'a> {
-    /// All tokens.
-    pub ids: &'a [u32],
-    /// Leading tokens that stay the same when the conversation goes on; a snapshot is kept there.
-    pub stable: usize,
+/// What a request waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Phase {
+    /// Some of its tokens are not computed, and no token was chosen behind the last.
+    Prefill,
+    /// It gave its memory to an older request, and waits until one ends.
+    Parked,
+    /// All its tokens but the last are computed, or all and a token is to be chosen.
+    Decode,
 }
 
-/// One request on one session.
-pub struct Turn<'a, 's> {
-    /// Model and device.
-    pub runtime: &'a mut Runtime,
-    /// The timeline, rewound to a prefix of the prompt.
-    pub session: &'a mut Session,
-    /// Bounds.
-    pub limits: &'a Limits,
-    /// Names tokens in log-probabilities.
-    pub tokenizer: &'a Tokenizer,
-    /// Asked for from outside.
-    pub cancel: &'a CancelToken,
-    /// Takes events.
-    pub sink: &'a mut EventSink<'s>,
-    /// Set when the sink has had enough.
-    pub closed: bool,
+/// One running request.
+pub struct Generation {
+    /// Its name.
+    pub id: RequestId,
+    /// What it waits for.
+    pub phase: Phase,
+    /// Its timeline; none before the first chunk and while it is parked.
+    pub session: Option<Session>,
+    /// Ends it from outside.
+    pub cancel: CancelToken,
+    request: Request,
+    /// The prompt, and what was generated.
+    ids: Vec<u32>,
+    prompt_len: usize,
+    resume_points: Vec<usize>,
+    /// Most tokens to generate.
+    budget: usize,
+    edits: Edits,
+    scorer: Option<Scorer>,
+    prompt_scores: Option<Vec<TokenLogprobs>>,
+    close_think: Vec<u32>,
+    /// Tokens that come next, whatever the model says.
+    forced: VecDeque<u32>,
+    /// Tokens inside the think block.
+    thought: usize,
+    answer: Answer,
+    /// Prompt tokens computed for it.
+    prefilled: usize,
+    prefill_ms: Option<f64>,
+    started: Instant,
+    /// The caller knows that it runs.
+    announced: bool,
+    /// The caller has had enough.
+    closed: bool,
 }
 
-/// An answer as it comes, and what of it was sent.
+/// An answer as it comes.
 struct Answer {
     stream: AnswerStream,
     /// When the first token was there.
     first_token: Option<Instant>,
-    tokens: Vec<u32>,
     content: String,
     reasoning: String,
     tool_calls: Vec<ToolCall>,
 }
 
-impl Turn<'_, '_> {
-    /// Runs the request to its end.
-    ///
-    /// # Errors
-    /// The cache is too small, the device failed, or the logits are not numbers.
-    pub fn run(
-        &mut self,
-        prompt: PromptIds,
-        request: &Request,
-        stream: AnswerStream,
-    ) -> Result<Completion, EngineError> {
-        let started = Instant::now();
-        let cached_tokens = self.session.len();
-        let budget = self.budget(prompt.ids.len(), request);
-        self.session.reserve_tokens(prompt.ids.len() + budget);
-        self.send(Event::Start { prompt_tokens: prompt.ids.len(), cached_tokens });
-        // A chunk may take seconds, so a cancellation is looked for inside it; a decode step is short enough.
-        self.runtime.stepper.backend.interrupt_by(Some(self.cancel.flag()));
-        let prefilled = self.prefill(prompt);
-        self.runtime.stepper.backend.interrupt_by(None);
-        let prefilled = prefilled?;
-        let prefill_ms = started.elapsed().as_secs_f64() * 1e3;
-        let mut answer = Answer {
-            stream,
-            first_token: None,
-            tokens: Vec::with_capacity(budget),
-            content: String::new(),
-            reasoning: String::new(),
-            tool_calls: Vec::new(),
-        };
-        let mut finish_reason = FinishReason::Cancelled;
-        if prefilled {
-            finish_reason = self.decode(prompt.ids, request, &mut answer)?;
-        }
-        let events = answer.stream.finish();
-        self.forward(events, &mut answer);
-        if answer.stream.stopped() && finish_reason == FinishReason::Length {
-            // It was found where the text ended.
-            finish_reason = FinishReason::Stop;
-        }
-        self.keep_snapshot();
-        let completion_tokens = answer.tokens.len();
-        let ms_since_start = |at: Instant| at.duration_since(started).as_secs_f64() * 1e3;
-        Ok(Completion {
-            content: answer.content,
-            reasoning: answer.reasoning,
-            tool_calls: answer.tool_calls,
-            tokens: answer.tokens,
-            logprobs: request.logprobs.map(|_| answer.stream.into_logprobs().unwrap_or_default()),
-            prompt_logprobs: None,
-            finish_reason,
-            usage: Usage { prompt_tokens: prompt.ids.len(), cached_tokens, completion_tokens },
-            timings: Timings {
-                prefill_ms,
-                first_token_ms: answer.first_token.map_or(0.0, ms_since_start),
-                decode_ms: ms_since_start(Instant::now()) - prefill_ms,
+impl Generation {
+    /// A request that has computed nothing.
+    pub fn new(id: RequestId, prepared: Prepared, cancel: CancelToken, limits: &Limits) -> Self {
+        let Prepared { request, ids, resume_points, close_think, answer } = prepared;
+        let prompt_len = ids.len();
+        let room = limits.context_length - prompt_len;
+        let budget = request.max_tokens.map_or(room, |max| max.min(room));
+        let mut this = Self {
+            id,
+            phase: Phase::Prefill,
+            session: None,
+            cancel,
+            edits: Edits::new(&request, &ids, budget, limits.vocab_limit as usize),
+            scorer: request.logprobs.map(Scorer::new),
+            prompt_scores: request.prompt_logprobs.map(|_| Vec::with_capacity(prompt_len)),
+            request,
+            ids,
+            prompt_len,
+            resume_points,
+            budget,
+            close_think,
+            forced: VecDeque::new(),
+            thought: 0,
+            answer: Answer {
+                stream: answer,
+                first_token: None,
+                content: String::new(),
+                reasoning: String::new(),
+                tool_calls: Vec::new(),
             },
-        })
+            prefilled: 0,
+            prefill_ms: None,
+            started: Instant::now(),
+            announced: false,
+            closed: false,
+        };
+        this.ids.reserve_exact(budget);
+        this.bound_thinking();
+        this
     }
 
-    fn send(&mut self, event: Event) {
-        if !self.closed && (self.sink)(event) == ControlFlow::Break(()) {
+    /// All its tokens so far.
+    pub fn ids(&self) -> &[u32] {
+        &self.ids
+    }
+
+    /// Tokens of the prompt.
+    pub fn prompt_len(&self) -> usize {
+        self.prompt_len
+    }
+
+    /// Tokens computed so far.
+    pub fn computed(&self) -> usize {
+        self.session.as_ref().map_or(0, Session::len)
+    }
+
+    /// Whether someone has asked it to end.
+    pub fn stopped(&self) -> bool {
+        self.closed || self.cancel.is_cancelled()
+    }
+
+    /// Whether it may begin with what earlier requests have computed: not where the logits of the prompt are wanted.
+    pub fn may_resume(&self) -> bool {
+        self.prompt_scores.is_none()
+    }
+
+    /// Whether the logits of every row of its chunks are wanted.
+    pub fn wants_prompt_scores(&self) -> bool {
+        self.prompt_scores.is_some() && self.computed() + 1 < self.prompt_len
+    }
+
+    /// Whether the logits of its row are looked at.
+    pub fn wants_scores(&self) -> bool {
+        self.scorer.is_some()
+    }
+
+    /// Whether the next token is the model's choice, and not the last.
+    pub fn may_run_ahead(&self) -> bool {
+        self.forced.is_empty() && !self.wants_scores() && self.generated() + 1 < self.budget
+    }
+
+    /// Whether the next token is the model's choice.
+    pub fn is_free(&self) -> bool {
+        self.forced.is_empty()
+    }
+
+    /// Whether it may generate a token more.
+    pub fn has_budget(&self) -> bool {
+        self.generated() < self.budget
+    }
+
+    fn generated(&self) -> usize {
+        self.ids.len() - self.prompt_len
+    }
+
+    /// Hands an event on.
+    pub fn send(&mut self, event: Event, deliver: &mut Deliver) {
+        if !self.closed && deliver(self.id, Update::Event(event)) == ControlFlow::Break(()) {
             self.closed = true;
         }
     }
 
-    fn forward(&mut self, events: Vec<Event>, answer: &mut Answer) {
-        for event in events {
-            match &event {
-                Event::Content(text) => answer.content.push_str(text),
-                Event::Reasoning(text) => answer.reasoning.push_str(text),
-                Event::ToolCall(call) => answer.tool_calls.push(call.clone()),
-                Event::Start { .. } | Event::Prefill { .. } | Event::Logprobs(_) => {}
-            }
-            self.send(event);
+    /// Its timeline has begun.
+    pub fn begun(&mut self, deliver: &mut Deliver) {
+        let most = self.prompt_len + self.budget;
+        if let Some(session) = &mut self.session {
+            session.reserve_tokens(most);
+        }
+        if !self.announced {
+            self.announced = true;
+            let event = Event::Start { prompt_tokens: self.prompt_len, cached_tokens: self.computed() };
+            self.send(event, deliver);
         }
     }
 
-    fn stopped(&self) -> bool {
-        self.closed || self.cancel.is_cancelled()
-    }
-
-    fn keep_snapshot(&mut self) {
-        self.session.snapshot(&mut *self.runtime.stepper.backend, self.limits.snapshot_bytes);
-    }
-
-    /// Computes what the session lacks of the prompt; `false` if cancelled on the way.
-    fn prefill(&mut self, prompt: PromptIds) -> Result<bool, EngineError> {
-        let total = prompt.ids.len();
-        let missing = total - self.session.len();
-        self.runtime.reserve(self.session, missing)?;
-        while self.session.len() < total {
-            if self.stopped() {
-                return Ok(false);
-            }
-            let at = self.session.len();
-            let end = chunk_end(at, total, prompt.stable, self.limits.prefill_chunk);
-            let logits = if end == total { Logits::Last } else { Logits::None };
-            match self.runtime.stepper.prefill(self.session, &prompt.ids[at..end], logits) {
-                Ok(()) => self.keep_snapshot(),
-                Err(DeviceError::Interrupted) => return Ok(false),
-                Err(error) => return Err(error.into()),
-            }
-            self.send(Event::Prefill { done: end, total });
+    /// End of the chunk that comes next: the next absolute multiple of the chunk bound, the next place where a state is
+    /// worth keeping, or the last token. Absolute bounds make chunks independent of what was cached.
+    pub fn chunk_end(&self, limits: &Limits) -> usize {
+        let (at, total) = (self.computed(), self.ids.len());
+        if self.wants_prompt_scores() {
+            // The logits of the last token are no score, but what the answer begins with.
+            let chunk = limits.prefill_chunk.min((SCORED_BYTES / (4 * limits.vocab_size)).max(1));
+            return chunk_end(at, self.prompt_len - 1, &[], chunk);
         }
-        Ok(!self.stopped())
+        chunk_end(at, total, &self.resume_points, limits.prefill_chunk)
     }
 
-    /// Samples and steps until a stop id, a stop string, a bound or cancellation.
-    fn decode(&mut self, prompt: &[u32], request: &Request, answer: &mut Answer) -> Result<FinishReason, EngineError> {
-        let budget = self.budget(prompt.len(), request);
-        let mut edits = Edits::new(request, prompt, budget, self.limits.vocab_limit as usize);
-        let rows = self.runtime.stepper.model().config.vocab_size;
-        let mut scorer = request.logprobs.map(|count| Scorer::new(count, rows));
-        // A scorer reads the logits, which the next step overwrites.
-        let runs_ahead = self.runtime.stepper.runs_ahead() && scorer.is_none();
-        let hands_on = self.runtime.stepper.hands_tokens_on();
-        while answer.tokens.len() < budget {
-            let mut next = [0];
-            let position = prompt.len() + answer.tokens.len();
-            let sampling = self.sampling(request, position);
-            let ticket = self.runtime.stepper.submit_sample(&[sampling], edits.list())?;
-            // Whatever token it is, all but the last take a step. What a stop makes void is no part of the session.
-            let is_last = answer.tokens.len() + 1 == budget;
-            let is_ahead = runs_ahead && !is_last && self.runtime.has_room(self.session, 1);
-            if is_ahead {
-                self.runtime.stepper.decode_ahead(self.session)?;
-            }
-            self.runtime.stepper.sampled(ticket, &mut next)?;
-            let [id] = next;
-            if id == NO_TOKEN {
-                return Err(EngineError::Logits { position });
-            }
-            answer.tokens.push(id);
-            edits.generated(id);
-            let scores = scorer.as_mut().map(|s| s.score(&mut self.runtime.stepper, self.tokenizer, id));
-            if self.limits.stop_ids.contains(&id) && !request.ignore_eos {
-                answer.stream.end(scores);
-                return Ok(FinishReason::Stop);
-            }
-            self.hand_on(id, scores, answer);
-            if answer.stream.stopped() {
-                return Ok(FinishReason::Stop);
-            }
-            if self.stopped() {
-                return Ok(FinishReason::Cancelled);
-            }
-            if is_ahead {
-                self.session.advance(&next);
-            } else if !is_last {
-                self.runtime.reserve(self.session, 1)?;
-                self.runtime.stepper.decode(&mut [self.session], &next, hands_on)?;
+    /// Whether the state at the end of a chunk is worth keeping.
+    pub fn is_resume_point(&self, len: usize, limits: &Limits) -> bool {
+        len.is_multiple_of(limits.prefill_chunk) || self.resume_points.contains(&len)
+    }
+
+    /// A chunk of `tokens` ended at `end`.
+    pub fn chunk_done(&mut self, tokens: usize, end: usize, deliver: &mut Deliver) {
+        if self.prefill_ms.is_none() {
+            self.prefilled += tokens;
+            self.send(Event::Prefill { done: end, total: self.prompt_len }, deliver);
+            if end == self.ids.len() {
+                self.prefill_ms = Some(self.started.elapsed().as_secs_f64() * 1e3);
             }
         }
-        Ok(FinishReason::Length)
     }
 
-    fn hand_on(&mut self, id: u32, scores: Option<TokenLogprobs>, answer: &mut Answer) {
-        answer.first_token.get_or_insert_with(Instant::now);
-        let events = answer.stream.push(id, scores);
-        self.forward(events, answer);
+    /// The logits of a chunk's rows, which began at `at`: scores of the tokens behind each.
+    pub fn score_prompt(&mut self, at: usize, logits: &[f32], limits: &Limits, tokenizer: &Tokenizer) {
+        let Some(scores) = &mut self.prompt_scores else { return };
+        let mut scorer = Scorer::new(self.request.prompt_logprobs.unwrap_or(0));
+        // Some may be there from before it gave way to another.
+        let rows = logits.chunks_exact(limits.vocab_size).zip(&self.ids[at + 1..]);
+        for (row, id) in rows.skip(scores.len() - at) {
+            scores.push(scorer.score(row, tokenizer, *id));
+        }
     }
 
-    /// Most tokens that the request may generate.
-    fn budget(&self, prompt_tokens: usize, request: &Request) -> usize {
-        let room = self.limits.context_length - prompt_tokens;
-        request.max_tokens.map_or(room, |max| max.min(room))
-    }
-
-    fn sampling(&self, request: &Request, position: usize) -> SamplingInputs {
-        let s = &request.sampling;
+    /// How its next token is chosen.
+    pub fn sampling(&self, limits: &Limits) -> SamplingInputs {
+        let s = &self.request.sampling;
         SamplingInputs {
             temperature: s.temperature,
             top_k: s.top_k,
             top_p: s.top_p,
             min_p: s.min_p,
             seed: s.seed,
-            counter: position as u64,
-            vocab_limit: self.limits.vocab_limit,
+            counter: self.ids.len() as u64,
+            vocab_limit: limits.vocab_limit,
+        }
+    }
+
+    /// What the logits of its row are edited by.
+    pub fn edits(&self, row: usize) -> impl Iterator<Item = LogitEdit> {
+        self.edits.list().iter().map(move |edit| LogitEdit { row: row as u32, ..*edit })
+    }
+
+    /// Takes the token that the device chose for it, with the row's logits if it wants them. Returns why the answer is
+    /// at its end, if it is.
+    ///
+    /// # Errors
+    /// There was nothing to choose from.
+    pub fn take(
+        &mut self,
+        chosen: u32,
+        logits: &[f32],
+        (limits, tokenizer): (&Limits, &Tokenizer),
+        deliver: &mut Deliver,
+    ) -> Result<Option<FinishReason>, EngineError> {
+        let id = self.forced.pop_front().unwrap_or(chosen);
+        if id == NO_TOKEN {
+            return Err(EngineError::Logits { position: self.ids.len() });
+        }
+        self.ids.push(id);
+        self.edits.generated(id);
+        let scores = self.scorer.as_mut().map(|scorer| scorer.score(logits, tokenizer, id));
+        if limits.stop_ids.contains(&id) && !self.request.ignore_eos {
+            self.answer.stream.end(scores);
+            return Ok(Some(FinishReason::Stop));
+        }
+        self.answer.first_token.get_or_insert_with(Instant::now);
+        self.thought += usize::from(self.answer.stream.is_reasoning());
+        let events = self.answer.stream.push(id, scores);
+        self.forward(events, deliver);
+        self.bound_thinking();
+        Ok(if self.answer.stream.stopped() {
+            Some(FinishReason::Stop)
+        } else if self.stopped() {
+            Some(FinishReason::Cancelled)
+        } else if !self.has_budget() {
+            Some(FinishReason::Length)
+        } else {
+            None
+        })
+    }
+
+    /// Closes the think block where it has had its tokens.
+    fn bound_thinking(&mut self) {
+        let spent = self.request.thinking_budget.is_some_and(|budget| self.thought >= budget);
+        if spent && self.answer.stream.is_reasoning() {
+            self.forced.extend(self.close_think.drain(..));
+        }
+    }
+
+    fn forward(&mut self, events: Vec<Event>, deliver: &mut Deliver) {
+        for event in events {
+            match &event {
+                Event::Content(text) => self.answer.content.push_str(text),
+                Event::Reasoning(text) => self.answer.reasoning.push_str(text),
+                Event::ToolCall(call) => self.answer.tool_calls.push(call.clone()),
+                Event::Start { .. } | Event::Prefill { .. } | Event::Logprobs(_) => {}
+            }
+            self.send(event, deliver);
+        }
+    }
+
+    /// Sends what was held back, and sums the answer up. Call once.
+    pub fn finish(&mut self, reason: FinishReason, deliver: &mut Deliver) -> Completion {
+        let events = self.answer.stream.finish();
+        self.forward(events, deliver);
+        // A stop string may be found only where the text ends.
+        let found = self.answer.stream.stopped() && reason == FinishReason::Length;
+        let finish_reason = if found { FinishReason::Stop } else { reason };
+        let ms_since_start = |at: Instant| at.duration_since(self.started).as_secs_f64() * 1e3;
+        let total_ms = ms_since_start(Instant::now());
+        let prefill_ms = self.prefill_ms.unwrap_or(total_ms);
+        let cached_tokens = self.prompt_len.min(self.computed()).saturating_sub(self.prefilled);
+        Completion {
+            content: std::mem::take(&mut self.answer.content),
+            reasoning: std::mem::take(&mut self.answer.reasoning),
+            tool_calls: std::mem::take(&mut self.answer.tool_calls),
+            tokens: self.ids[self.prompt_len..].to_vec(),
+            logprobs: self.request.logprobs.map(|_| self.answer.stream.take_logprobs()),
+            prompt_logprobs: self.prompt_scores.take(),
+            finish_reason,
+            usage: Usage {
+                prompt_tokens: self.prompt_len,
+                cached_tokens,
+                completion_tokens: self.generated(),
+                reasoning_tokens: self.thought,
+            },
+            timings: Timings {
+                prefill_ms,
+                first_token_ms: self.answer.first_token.map_or(0.0, ms_since_start),
+                decode_ms: total_ms - prefill_ms,
+            },
         }
     }
 }
 
-/// End of the chunk that starts at `at`: the next absolute multiple of `chunk`, the stable prefix (so that its state
-/// can be kept), or the prompt's end. Absolute bounds make chunks independent of what was cached.
-fn chunk_end(at: usize, total: usize, stable: usize, chunk: usize) -> usize {
+fn chunk_end(at: usize, total: usize, points: &[usize], chunk: usize) -> usize {
     let bound = (at / chunk + 1) * chunk;
-    let end = bound.min(total);
-    if at < stable && stable < end { stable } else { end }
+    let point = points.iter().copied().find(|point| *point > at).unwrap_or(total);
+    bound.min(point).min(total)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn chunks(mut at: usize, total: usize, stable: usize, chunk: usize) -> Vec<usize> {
+    fn chunks(mut at: usize, total: usize, points: &[usize], chunk: usize) -> Vec<usize> {
         let mut ends = Vec::new();
         while at < total {
-            at = chunk_end(at, total, stable, chunk);
+            at = chunk_end(at, total, points, chunk);
             ends.push(at);
         }
         ends
     }
 
     #[test]
-    fn chunks_end_at_absolute_bounds_and_at_the_stable_prefix() {
-        assert_eq!(chunks(0, 10, 0, 4), [4, 8, 10]);
-        assert_eq!(chunks(3, 10, 0, 4), [4, 8, 10]);
-        assert_eq!(chunks(0, 10, 6, 4), [4, 6, 8, 10]);
-        assert_eq!(chunks(0, 8, 8, 4), [4, 8]);
-        assert_eq!(chunks(7, 8, 4, 2048), [8]);
+    fn chunks_end_at_absolute_bounds_and_where_a_state_is_kept() {
+        assert_eq!(chunks(0, 10, &[], 4), [4, 8, 10]);
+        assert_eq!(chunks(3, 10, &[], 4), [4, 8, 10]);
+        assert_eq!(chunks(0, 10, &[6], 4), [4, 6, 8, 10]);
+        assert_eq!(chunks(0, 10, &[2, 6], 4), [2, 4, 6, 8, 10]);
+        assert_eq!(chunks(0, 8, &[8], 4), [4, 8]);
+        assert_eq!(chunks(7, 8, &[4], 2048), [8]);
     }
 }

@@ -4,7 +4,6 @@
 use lily_kernels::cpu::normalizer::log_sum_exp;
 
 use crate::request::{Logprob, TokenLogprobs};
-use crate::step::Stepper;
 use crate::text::Tokenizer;
 
 /// Stands for all that is less likely, as in OpenAI's API; JSON has no −∞.
@@ -16,28 +15,25 @@ const RUN: usize = 16;
 /// Works out the log-probabilities of one request's tokens.
 #[derive(Debug)]
 pub struct Scorer {
-    /// The last step's logits.
-    logits: Vec<f32>,
     /// The likeliest ids, likeliest first.
     top: Vec<u32>,
     count: usize,
 }
 
 impl Scorer {
-    /// With the `count` likeliest tokens, of `rows` logits.
-    pub fn new(count: usize, rows: usize) -> Self {
-        Self { logits: vec![0.0; rows], top: Vec::with_capacity(count + 1), count }
+    /// With the `count` likeliest tokens.
+    pub fn new(count: usize) -> Self {
+        Self { top: Vec::with_capacity(count + 1), count }
     }
 
-    /// About a token that was chosen from the last step's logits.
-    pub fn score(&mut self, stepper: &mut Stepper, tokenizer: &Tokenizer, id: u32) -> TokenLogprobs {
-        stepper.read_logits(&mut self.logits);
-        let logits = &self.logits[..tokenizer.vocab_size().min(self.logits.len())];
+    /// About a token that was chosen from these logits.
+    pub fn score(&mut self, logits: &[f32], tokenizer: &Tokenizer, id: u32) -> TokenLogprobs {
+        let logits = &logits[..tokenizer.vocab_size().min(logits.len())];
         let normalizer = log_sum_exp(logits);
         self.top.clear();
         likeliest(logits, self.count, &mut self.top);
         let logprob = |id: u32| {
-            let logprob = (f64::from(logits[id as usize]) - normalizer) as f32;
+            let logprob = logits.get(id as usize).map_or(f32::NEG_INFINITY, |l| (f64::from(*l) - normalizer) as f32);
             // False for NaN too.
             let logprob = if logprob > UNLIKELY { logprob } else { UNLIKELY };
             Logprob { id, bytes: tokenizer.token_bytes(id).to_vec(), logprob }

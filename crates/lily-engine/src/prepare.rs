@@ -13,8 +13,10 @@ pub struct Prepared {
     pub request: Request,
     /// Ids of the prompt.
     pub(crate) ids: Vec<u32>,
-    /// Leading tokens that stay the same when the conversation goes on.
-    pub(crate) stable: usize,
+    /// Lengths of the prompt at which a state is worth keeping, ascending.
+    pub(crate) resume_points: Vec<usize>,
+    /// Ids that close the think block, if it has a budget.
+    pub(crate) close_think: Vec<u32>,
     /// Turns generated tokens into events.
     pub(crate) answer: AnswerStream,
 }
@@ -23,6 +25,11 @@ impl Prepared {
     /// Tokens of the prompt.
     pub fn prompt_tokens(&self) -> usize {
         self.ids.len()
+    }
+
+    /// What was asked, and what makes events of the tokens of its answer: all that a stand-in for the engine needs.
+    pub fn into_answer(self) -> (Request, AnswerStream) {
+        (self.request, self.answer)
     }
 
     /// Ids of the prompt.
@@ -70,12 +77,13 @@ impl Preparer {
         let prompt = self.codec.prompt_tokens_unless(&request.prompt, cancel)?;
         self.check_prompt(&prompt.ids)?;
         self.check_bias(&request.logit_bias)?;
-        let stable = match &request.prompt {
-            Prompt::Chat(chat) => self.codec.stable_prefix_len_unless(chat, &prompt.ids, cancel),
-            Prompt::Raw(_) | Prompt::Tokens(_) => 0,
+        let resume_points = match &request.prompt {
+            Prompt::Chat(chat) => self.codec.resume_points(chat, &prompt.ids),
+            Prompt::Raw(_) | Prompt::Tokens(_) => vec![prompt.ids.len()],
         };
+        let close_think = request.thinking_budget.map(|_| self.codec.close_think()).transpose()?.unwrap_or_default();
         let answer = self.codec.answer(&request, prompt.open_think);
-        Ok(Prepared { request, ids: prompt.ids, stable, answer })
+        Ok(Prepared { request, ids: prompt.ids, resume_points, close_think, answer })
     }
 
     fn check_bias(&self, bias: &[(u32, f32)]) -> Result<(), RequestError> {

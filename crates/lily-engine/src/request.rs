@@ -208,6 +208,8 @@ pub struct Usage {
     pub cached_tokens: usize,
     /// Tokens generated, the stop token included.
     pub completion_tokens: usize,
+    /// Those of them inside the think block, its end included.
+    pub reasoning_tokens: usize,
 }
 
 /// Wall-clock times of a finished request.
@@ -320,7 +322,7 @@ impl Request {
     /// Names the first field out of its range.
     pub fn validate(&self) -> Result<(), RequestError> {
         self.sampling.validate()?;
-        if self.max_tokens == Some(0) {
+        if self.max_tokens == Some(0) && self.prompt_logprobs.is_none() {
             return field("max_tokens", "0 is not a positive number");
         }
         if let Some((id, bias)) = self.logit_bias.iter().find(|(_, bias)| !(-100.0..=100.0).contains(bias)) {

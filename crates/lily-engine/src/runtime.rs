@@ -8,12 +8,14 @@ use lily_kernels::inputs::KV_BLOCK;
 use lily_kernels::plan::Precision;
 use lily_kernels::switches::Switches;
 
-use crate::budget::MAX_SESSIONS;
 use crate::checkpoint::Checkpoint;
 use crate::error::EngineError;
 use crate::model::qwen3_5::Qwen3_5;
-use crate::session::{Session, Store};
+use crate::session::{CacheSize, Held, OutOfBlocks, Session, Store};
 use crate::step::Stepper;
+
+/// Of a runtime whose memory nobody has planned.
+const SNAPSHOT_BYTES: usize = 1 << 30;
 
 /// Steps and sessions of one model.
 pub struct Runtime {
@@ -35,62 +37,88 @@ impl Runtime {
         precision: Precision,
         switches: Switches,
     ) -> Result<Self, EngineError> {
+        let blocks = u32::try_from(context_length.div_ceil(KV_BLOCK))
+            .map_err(|_| EngineError::Options(format!("--context {context_length} is too large")))?;
         let model = Qwen3_5::load(checkpoint, precision)?;
-        Self::new(model, checkpoint, backend, context_length, (precision, switches))
+        let size = CacheSize { blocks, snapshot_bytes: SNAPSHOT_BYTES };
+        Self::new(model, checkpoint, backend, size, (precision, switches))
     }
 
     /// The same for a model that was loaded from the checkpoint before.
     ///
     /// # Errors
     /// The device has no memory.
-    pub fn new(
+    pub(crate) fn new(
         model: Qwen3_5,
         checkpoint: &Checkpoint,
         mut backend: Box<dyn Backend>,
-        context_length: usize,
+        size: CacheSize,
         (precision, switches): (Precision, Switches),
     ) -> Result<Self, EngineError> {
         for (file, summary) in checkpoint.weight_files().iter().zip(checkpoint.weight_file_summaries()) {
             backend.open_weights(Arc::clone(file), summary.data_start)?;
         }
         backend.upload_constants(&model.weights.constants)?;
-        let blocks = u32::try_from(context_length.div_ceil(KV_BLOCK))
-            .map_err(|_| EngineError::Options(format!("--context {context_length} is too large")))?;
-        let pool = backend.allocate("the KV cache", blocks as usize * model.memory.block_bytes)?;
+        let pool = backend.allocate("the KV cache", size.blocks as usize * model.memory.block_bytes)?;
         backend.bind_kv(pool, model.memory.block_bytes);
-        let stepper = Stepper::new(backend, model, precision, switches);
-        Ok(Self { stepper, store: Store::new(blocks, MAX_SESSIONS) })
+        let store = Store::new(size, pool, &model.memory);
+        Ok(Self { stepper: Stepper::new(backend, model, precision, switches), store })
     }
 
-    /// The session that can skip most of a prompt; see `Store::take`.
+    /// A timeline that has computed as much of a prompt as can be taken from earlier ones; see `Store::begin`.
     ///
     /// # Errors
-    /// The device has no memory for a new session.
+    /// The device has no memory for a new session, or running ones hold all blocks.
     pub fn take_session(&mut self, prompt: &[u32]) -> Result<Session, EngineError> {
-        let Stepper { backend, model, .. } = &mut self.stepper;
-        Ok(self.store.take(&mut **backend, &model.memory, prompt)?)
+        self.store.begin(&mut *self.stepper.backend, prompt)
+    }
+
+    /// A timeline that has computed nothing.
+    ///
+    /// # Errors
+    /// The device has no memory for it.
+    pub fn fresh_session(&mut self) -> Result<Session, EngineError> {
+        Ok(self.store.fresh(&mut *self.stepper.backend)?)
+    }
+
+    /// Moves a timeline of a prompt on, if another one has come farther meanwhile; see `Store::catch_up`.
+    ///
+    /// # Errors
+    /// Running sessions hold all blocks; the timeline is as it was.
+    pub fn catch_up(&mut self, session: &mut Session, prompt: &[u32]) -> Result<(), OutOfBlocks> {
+        self.store.catch_up(&mut *self.stepper.backend, session, prompt)
     }
 
     /// Room for `more` positions; see `Store::reserve`.
     ///
     /// # Errors
     /// The cache is too small.
-    pub fn reserve(&mut self, session: &mut Session, more: usize) -> Result<(), EngineError> {
-        Ok(self.store.reserve(&mut *self.stepper.backend, session, more)?)
+    pub fn reserve(&mut self, session: &mut Session, more: usize) -> Result<(), OutOfBlocks> {
+        self.store.reserve(&mut *self.stepper.backend, session, more)
     }
 
-    /// The same, if it costs no other session anything; `false` if it would.
+    /// The same, if it costs no snapshot; `false` if it would.
     pub fn has_room(&mut self, session: &mut Session, more: usize) -> bool {
         self.store.reserve_free(session, more)
     }
 
-    /// Puts a session back for later requests.
-    pub fn keep(&mut self, session: Session) {
-        self.store.put(session);
+    /// Keeps what a timeline has computed so far, for later requests.
+    pub fn snapshot(&mut self, session: &Session) {
+        self.store.snapshot(&mut *self.stepper.backend, session);
     }
 
-    /// Gives a session's memory back.
+    /// Ends a timeline; later requests can go on where it ends.
+    pub fn keep(&mut self, session: Session) {
+        self.store.end(&mut *self.stepper.backend, session);
+    }
+
+    /// Ends a timeline and forgets what it holds.
     pub fn discard(&mut self, session: Session) {
-        self.store.discard(&mut *self.stepper.backend, session);
+        self.store.discard(session);
+    }
+
+    /// What sessions and snapshots take.
+    pub fn held(&self) -> Held {
+        self.store.held()
     }
 }

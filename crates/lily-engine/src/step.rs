@@ -175,7 +175,8 @@ impl Stepper {
         on_device: bool,
     ) -> Result<(), DeviceError> {
         assert_eq!(sessions.len(), tokens.len());
-        let ticket = self.submit_decode(sessions.iter().map(|session| &**session), tokens, on_device)?;
+        let rows = sessions.iter().map(|session| &**session);
+        let ticket = self.submit_decode(rows, tokens.iter().copied(), on_device)?;
         self.backend.wait(ticket)?;
         for (session, token) in sessions.iter_mut().zip(tokens) {
             session.advance(std::slice::from_ref(token));
@@ -185,18 +186,19 @@ impl Stepper {
 
     fn submit_decode<'s>(
         &mut self,
-        sessions: impl Iterator<Item = &'s Session>,
-        tokens: &[u32],
+        sessions: impl ExactSizeIterator<Item = &'s Session>,
+        tokens: impl Iterator<Item = u32>,
         on_device: bool,
     ) -> Result<Ticket, DeviceError> {
-        let executable = self.compiled(self.key(Program::Forward, Phase::Decode, tokens.len(), Logits::Last))?;
-        self.begin(tokens.len());
-        self.inputs.tokens.extend_from_slice(tokens);
+        let rows = sessions.len();
+        let executable = self.compiled(self.key(Program::Forward, Phase::Decode, rows, Logits::Last))?;
+        self.begin(rows);
+        self.inputs.tokens.extend(tokens);
         self.inputs.tokens_on_device = on_device;
         for (row, session) in sessions.enumerate() {
             session.fill_inputs(row, 1, &mut self.inputs.sequences[row]);
         }
-        self.outputs(Logits::Last, tokens.len(), 0..tokens.len());
+        self.outputs(Logits::Last, rows, 0..rows);
         self.backend.submit(executable, &self.inputs)
     }
 
@@ -210,15 +212,20 @@ impl Stepper {
         self.hands_tokens_on() && self.backend.runs_ahead()
     }
 
-    /// Submits the step of the token that `submit_sample` is choosing; the session must have room for it. Once that token
-    /// is read, `Session::advance` takes the step over. Without that it has not happened: it wrote the other half of the
-    /// state and a row of the cache behind the session's end. It overwrites the logits.
+    /// Submits the step of the tokens that `submit_sample` is choosing, whose rows are these sessions in this order; they
+    /// must have room for it. Once a token is read, `Session::advance` takes its step over. Without that it has not
+    /// happened: it wrote the other half of the state and a row of the cache behind the session's end. It overwrites the
+    /// logits.
     ///
     /// # Errors
     /// The device failed.
-    pub fn decode_ahead(&mut self, session: &Session) -> Result<Ticket, DeviceError> {
-        // Nobody looks at this id.
-        self.submit_decode(std::iter::once(session), &[0], true)
+    pub fn decode_ahead<'s>(
+        &mut self,
+        sessions: impl ExactSizeIterator<Item = &'s Session>,
+    ) -> Result<Ticket, DeviceError> {
+        // Nobody looks at these ids.
+        let ids = std::iter::repeat_n(0, sessions.len());
+        self.submit_decode(sessions, ids, true)
     }
 
     /// Chooses the next token of each output row of the last step, on the device, into the other token slot. `edits`

@@ -120,7 +120,7 @@ fn tell(tokenizer: &Arc<Tokenizer>, parser: OutputParser, stops: &[String], ids:
         }
     }
     assert!(waiting.is_empty());
-    let all = answer.into_logprobs().unwrap_or_default();
+    let all = answer.take_logprobs();
     let in_content: Vec<usize> = all.iter().enumerate().filter(|(_, t)| t.in_content).map(|(i, _)| i).collect();
     let told_all: Vec<usize> = told.pieces.iter().flat_map(|(tokens, _)| tokens.clone()).collect();
     assert_eq!(in_content, told_all, "each token of the content once, in order");

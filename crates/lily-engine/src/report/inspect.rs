@@ -137,8 +137,8 @@ fn describe_memory(
     let per_position = memory.block_bytes / lily_kernels::inputs::KV_BLOCK;
     let state_bytes = memory.state_bytes;
     let model = Qwen3_5 { config, weights, memory };
-    let budget = Budget::of(&model, files, prefill_chunk, (DeviceKind::Cpu, precision, Switches::default()), None);
-    let allowance = budget.settle(context)?;
+    let budget = Budget::of(&model, files, (prefill_chunk, 1), (DeviceKind::Cpu, precision, Switches::default()), None);
+    let allowance = budget.settle(context, None)?;
     let _ = writeln!(
         out,
         "\nmemory at {} positions, {} precision",
@@ -158,8 +158,8 @@ fn describe_memory(
     let line = |name: &str, bytes, note| format!("  {name:<14} {:>10}{note}\n", Bytes(bytes).to_string());
     let estimate = allowance.estimate;
     out.push_str(&line("needs", estimate.needed(), ""));
-    out.push_str(&line("snapshots", estimate.snapshots, "  fewer where memory is short"));
-    out.push_str(&line("at most", estimate.at_most(), "  with snapshots"));
+    out.push_str(&line("sessions", estimate.sessions, "  fewer where memory is short"));
+    out.push_str(&line("at most", estimate.at_most(), "  with sessions"));
     Ok(())
 }
 

@@ -1,74 +1,201 @@
-//! All timelines of an engine and the blocks that they share.
+//! All timelines of an engine: the running ones, and the places where later requests may go on. Both share one pool of
+//! KV blocks; the running ones come first.
 
-use lily_kernels::backend::{Backend, DeviceError};
+use std::collections::HashMap;
 
-use super::{BlockPool, OutOfBlocks, Session};
+use lily_kernels::backend::{Backend, BufferId, DeviceError};
+use lily_kernels::inputs::KV_BLOCK;
+
+use super::Session;
+use super::blocks::{BlockPool, OutOfBlocks};
+use super::tree::{NodeId, PrefixTree, Snapshot};
+use crate::error::EngineError;
 use crate::model::memory::MemoryLayout;
 
-/// Tokens of a prompt that are soon computed again.
-const SMALL_LOSS: usize = 256;
+/// Most snapshots, however small they are: they are looked through one by one.
+const MAX_SNAPSHOTS: usize = 1024;
 
-/// Idle sessions, and the pool of KV blocks.
+/// How much a store may hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CacheSize {
+    /// KV blocks of 256 positions.
+    pub blocks: u32,
+    /// Bytes of snapshots.
+    pub snapshot_bytes: usize,
+}
+
+/// How much it holds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Held {
+    /// Snapshots.
+    pub snapshots: usize,
+    /// Their bytes.
+    pub snapshot_bytes: usize,
+    /// Most bytes that they may take.
+    pub snapshot_budget_bytes: usize,
+    /// Blocks in use.
+    pub blocks_used: usize,
+    /// All of them.
+    pub blocks: usize,
+}
+
+/// Sessions, snapshots, and the pool of KV blocks.
 #[derive(Debug)]
 pub struct Store {
     pool: BlockPool,
-    idle: Vec<Session>,
-    max_sessions: usize,
+    tree: PrefixTree,
+    /// Of the whole pool.
+    kv: BufferId,
+    block_bytes: usize,
+    state_bytes: usize,
+    snapshot_bytes: usize,
+    /// States of sessions that have ended, for those to come.
+    spare: Vec<BufferId>,
+    /// Counts requests.
     clock: u64,
 }
 
 impl Store {
-    /// A store of at most `max_sessions` timelines over `blocks` KV blocks.
-    pub fn new(blocks: u32, max_sessions: usize) -> Self {
-        Self { pool: BlockPool::new(blocks), idle: Vec::new(), max_sessions, clock: 0 }
+    /// A store over the blocks that lie in `kv`.
+    pub fn new(size: CacheSize, kv: BufferId, memory: &MemoryLayout) -> Self {
+        Self {
+            pool: BlockPool::new(size.blocks),
+            tree: PrefixTree::new(),
+            kv,
+            block_bytes: memory.block_bytes,
+            state_bytes: memory.state_bytes,
+            snapshot_bytes: size.snapshot_bytes,
+            spare: Vec::new(),
+            clock: 0,
+        }
     }
 
-    /// Takes out the idle session that can skip most of a prompt, already rewound to that point, or a fresh one.
-    /// A session that would lose more of its own prompt than it saves here is left alone: its conversation may go on,
-    /// and a long one must not be the price of a short one with the same system message.
+    /// What it holds now.
+    pub fn held(&self) -> Held {
+        let snapshots = self.tree.snapshots();
+        Held {
+            snapshots,
+            snapshot_bytes: snapshots * self.state_bytes,
+            snapshot_budget_bytes: self.snapshot_bytes,
+            blocks_used: self.pool.len() - self.pool.available(),
+            blocks: self.pool.len(),
+        }
+    }
+
+    /// A timeline that has computed nothing.
     ///
     /// # Errors
-    /// The device has no memory for a new session, not even that of the idle ones.
-    pub fn take(
-        &mut self,
-        backend: &mut dyn Backend,
-        memory: &MemoryLayout,
-        prompt: &[u32],
-    ) -> Result<Session, DeviceError> {
+    /// The device has no memory, not even that of the snapshots.
+    pub fn fresh(&mut self, backend: &mut dyn Backend) -> Result<Session, DeviceError> {
         self.clock += 1;
-        let offers = self.idle.iter().enumerate().map(|(i, s)| (s.reusable(prompt), i));
-        let best = offers.filter(|&(len, i)| len > 0 && self.idle[i].prompt_lost(len) <= len.max(SMALL_LOSS)).max();
-        if let Some((len, i)) = best {
-            let mut session = self.idle.remove(i);
-            session.rewind(backend, &mut self.pool, len);
-            session.prompt_len = prompt.len();
-            return Ok(session);
-        }
-        if self.idle.len() >= self.max_sessions {
-            self.evict(backend);
-        }
-        loop {
-            match Session::new(backend, memory) {
-                Err(_) if !self.idle.is_empty() => self.evict(backend),
-                result => return result.map(|session| Session { prompt_len: prompt.len(), ..session }),
+        let state = loop {
+            match self.spare.pop().map_or_else(|| self.allocate(backend), Ok) {
+                Ok(state) => break state,
+                Err(error) => match self.tree.cheapest() {
+                    Some(id) => self.drop_snapshot(backend, id),
+                    None => return Err(error),
+                },
+            }
+        };
+        backend.clear(state, 0, self.state_bytes);
+        Ok(Session { tokens: Vec::new(), state, half: 0, blocks: Vec::new() })
+    }
+
+    fn allocate(&self, backend: &mut dyn Backend) -> Result<BufferId, DeviceError> {
+        backend.allocate("the recurrent state of a session", 2 * self.state_bytes)
+    }
+
+    /// A timeline that has computed as much of a prompt as some snapshot has, and leaves at least one token to run.
+    ///
+    /// # Errors
+    /// The device has no memory for a new session, or running ones hold all blocks.
+    pub fn begin(&mut self, backend: &mut dyn Backend, prompt: &[u32]) -> Result<Session, EngineError> {
+        let mut session = self.fresh(backend)?;
+        match self.catch_up(backend, &mut session, prompt) {
+            Ok(()) => Ok(session),
+            Err(full) => {
+                self.discard(session);
+                Err(full.into())
             }
         }
     }
 
-    /// Puts a session back.
-    pub fn put(&mut self, mut session: Session) {
-        session.give_spare(&mut self.pool);
-        session.last_used = self.clock;
-        self.idle.push(session);
+    /// Moves a timeline of a prompt to the snapshot that is farther on, if there is one by now.
+    ///
+    /// # Errors
+    /// Running sessions hold all blocks; the timeline is as it was.
+    pub fn catch_up(
+        &mut self,
+        backend: &mut dyn Backend,
+        session: &mut Session,
+        prompt: &[u32],
+    ) -> Result<(), OutOfBlocks> {
+        let found = self.tree.longest(prompt, prompt.len().saturating_sub(1));
+        let Some(id) = found.filter(|id| self.tree.len(*id) > session.len()) else { return Ok(()) };
+        self.tree.touch(id, self.clock);
+        let len = self.tree.len(id);
+        let Some(snapshot) = self.tree.snapshot(id) else { return Ok(()) };
+        let (state, mut blocks) = (snapshot.state, snapshot.blocks.clone());
+        self.pool.share(&blocks);
+        // Into the half that is not current, before anything is given up for room.
+        backend.copy((state, 0), (session.state, (1 - session.half) * self.state_bytes), self.state_bytes);
+        if let Err(full) = self.own_tail(backend, len, &mut blocks) {
+            self.pool.give(&blocks);
+            return Err(full);
+        }
+        session.half = 1 - session.half;
+        self.pool.give(&session.blocks);
+        session.blocks = blocks;
+        session.tokens.clear();
+        session.tokens.extend_from_slice(&prompt[..len]);
+        Ok(())
     }
 
-    /// Gives a session up.
-    pub fn discard(&mut self, backend: &mut dyn Backend, session: Session) {
-        session.release(backend, &mut self.pool);
+    /// Makes the last block of `len` positions one that nobody else holds, if there is room in it to write to.
+    fn own_tail(&mut self, backend: &mut dyn Backend, len: usize, blocks: &mut [u32]) -> Result<(), OutOfBlocks> {
+        let Some(tail) = blocks.last_mut().filter(|_| !len.is_multiple_of(KV_BLOCK)) else { return Ok(()) };
+        let mut own = Vec::new();
+        while self.pool.holders(*tail) > 1 {
+            match self.pool.take(1, &mut own) {
+                Ok(()) => {
+                    let at = |block: u32| (self.kv, block as usize * self.block_bytes);
+                    backend.copy(at(*tail), at(own[0]), self.block_bytes);
+                    self.pool.give(&[*tail]);
+                    *tail = own[0];
+                    return Ok(());
+                }
+                Err(full) => match self.tree.oldest_leaf() {
+                    Some(id) => self.drop_snapshot(backend, id),
+                    None => return Err(full),
+                },
+            }
+        }
+        Ok(())
     }
 
-    /// Room for `more` positions in a session that was taken out; idle sessions are given up for it, the least
-    /// recently used first, if that makes enough.
+    /// Keeps what a timeline has computed, so that a later request can go on from here. A state for which there is no
+    /// memory is not kept: all it would have saved is time.
+    pub fn snapshot(&mut self, backend: &mut dyn Backend, session: &Session) {
+        if session.is_empty() || self.state_bytes > self.snapshot_bytes || self.tree.contains(&session.tokens) {
+            return;
+        }
+        let is_full = |this: &Self| {
+            let count = this.tree.snapshots();
+            count >= MAX_SNAPSHOTS || (count + 1) * this.state_bytes > this.snapshot_bytes
+        };
+        while let Some(id) = self.tree.cheapest().filter(|_| is_full(self)) {
+            self.drop_snapshot(backend, id);
+        }
+        let Ok(state) = backend.allocate("a snapshot of the recurrent state", self.state_bytes) else { return };
+        backend.copy((session.state, session.half * self.state_bytes), (state, 0), self.state_bytes);
+        let blocks = session.blocks[..session.len().div_ceil(KV_BLOCK)].to_vec();
+        self.pool.share(&blocks);
+        let old = self.tree.insert(&session.tokens, Snapshot { state, blocks, last_used: self.clock });
+        assert!(old.is_none(), "a prefix is kept once");
+    }
+
+    /// Room for `more` positions in a running session; snapshots are given up for it, the oldest first, if that makes
+    /// enough.
     ///
     /// # Errors
     /// It does not; nothing changed.
@@ -78,28 +205,56 @@ impl Store {
         session: &mut Session,
         more: usize,
     ) -> Result<(), OutOfBlocks> {
+        let need = (session.len() + more).div_ceil(KV_BLOCK).saturating_sub(session.blocks.len());
+        if need > self.pool.available() + self.idle_blocks() {
+            return Err(OutOfBlocks { wanted: need, free: self.pool.available() });
+        }
         loop {
-            match session.reserve(&mut self.pool, more) {
-                Err(full) if full.wanted <= full.free + self.idle_blocks() => self.evict(backend),
-                result => return result,
+            match self.pool.take(need, &mut session.blocks) {
+                Ok(()) => return Ok(()),
+                Err(full) => match self.tree.oldest_leaf() {
+                    Some(id) => self.drop_snapshot(backend, id),
+                    None => return Err(full),
+                },
             }
         }
     }
 
     /// Room for `more` positions from free blocks only; `false` if there are too few.
     pub fn reserve_free(&mut self, session: &mut Session, more: usize) -> bool {
-        session.reserve(&mut self.pool, more).is_ok()
+        let need = (session.len() + more).div_ceil(KV_BLOCK).saturating_sub(session.blocks.len());
+        self.pool.take(need, &mut session.blocks).is_ok()
     }
 
+    /// Ends a timeline; what it computed can be resumed.
+    pub fn end(&mut self, backend: &mut dyn Backend, session: Session) {
+        self.clock += 1;
+        self.snapshot(backend, &session);
+        if let Some(id) = self.tree.longest(&session.tokens, session.len()) {
+            self.tree.touch(id, self.clock);
+        }
+        self.discard(session);
+    }
+
+    /// Ends a timeline that nobody may resume.
+    pub fn discard(&mut self, session: Session) {
+        self.pool.give(&session.blocks);
+        self.spare.push(session.state);
+    }
+
+    /// Blocks that only snapshots hold.
     fn idle_blocks(&self) -> usize {
-        self.idle.iter().map(Session::num_blocks).sum()
+        let mut held = HashMap::new();
+        for block in self.tree.iter().flat_map(|(_, snapshot)| &snapshot.blocks) {
+            *held.entry(*block).or_insert(0) += 1;
+        }
+        held.into_iter().filter(|(block, count)| self.pool.holders(*block) == *count).count()
     }
 
-    fn evict(&mut self, backend: &mut dyn Backend) {
-        let oldest = self.idle.iter().enumerate().min_by_key(|(_, s)| s.last_used).map(|(i, _)| i);
-        if let Some(i) = oldest {
-            let session = self.idle.remove(i);
-            session.release(backend, &mut self.pool);
+    fn drop_snapshot(&mut self, backend: &mut dyn Backend, id: NodeId) {
+        if let Some(snapshot) = self.tree.remove(id) {
+            self.pool.give(&snapshot.blocks);
+            backend.free(snapshot.state);
         }
     }
 }

@@ -59,14 +59,19 @@ impl AnswerStream {
         std::mem::take(&mut self.events)
     }
 
+    /// Whether the answer is inside its think block.
+    pub fn is_reasoning(&self) -> bool {
+        self.parser.is_reasoning()
+    }
+
     /// Whether a stop string ended the answer. Nothing comes out from then on.
     pub fn stopped(&self) -> bool {
         self.stops.stopped()
     }
 
-    /// Of every token pushed, in order, if they came with any.
-    pub fn into_logprobs(self) -> Option<Vec<TokenLogprobs>> {
-        self.scored.map(|scored| scored.all)
+    /// Of every token pushed, in order; none if they came without.
+    pub fn take_logprobs(&mut self) -> Vec<TokenLogprobs> {
+        self.scored.take().map(|scored| scored.all).unwrap_or_default()
     }
 
     fn take(&mut self, parts: Vec<Event>) {

@@ -18,6 +18,7 @@ mod jinja;
 mod messages;
 mod parser;
 mod pyjson;
+mod spoken;
 mod stop;
 mod template;
 mod tokenizer;
@@ -35,6 +36,12 @@ const THINK_END: &str = "</think>";
 const TOOL_CALL_START: &str = "<tool_call>";
 const TOOL_CALL_END: &str = "</tool_call>";
 const FUNCTION_START: &str = "<function=";
+
+/// As the family's templates write it.
+const CLOSE_THINK: &str = "\n</think>\n\n";
+
+/// Tokens below which going on is not faster than beginning.
+const MIN_RESUME: usize = 8;
 
 /// Why text could not be made into tokens.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -182,22 +189,64 @@ impl Codec {
         template.render(&messages::normalize(chat)?, true)
     }
 
-    /// How many leading tokens of `prompt` (the ids of `chat`) stay the same when the conversation goes on with an
-    /// answer and another user turn: where a state worth keeping ends. 0 if that cannot be rendered.
-    pub fn stable_prefix_len(&self, chat: &ChatPrompt, prompt: &[u32]) -> usize {
-        self.stable_prefix_len_unless(chat, prompt, &CancelToken::default())
+    /// Where in `prompt` (the ids of `chat`) a state is worth keeping, ascending: behind the system message and the
+    /// tools, with which other conversations begin, and behind all that stays the same when this one goes on.
+    pub fn resume_points(&self, chat: &ChatPrompt, prompt: &[u32]) -> Vec<usize> {
+        let mut points = vec![self.shared_prefix_len(chat, prompt), self.stable_prefix_len(chat, prompt)];
+        points.retain(|len| *len >= MIN_RESUME);
+        points.sort_unstable();
+        points.dedup();
+        points
     }
 
-    /// As `stable_prefix_len`; 0 when cancelled.
-    pub fn stable_prefix_len_unless(&self, chat: &ChatPrompt, prompt: &[u32], cancel: &CancelToken) -> usize {
+    /// How many leading tokens of `prompt` another conversation has in common that begins with the same system message
+    /// and tools. 0 if there are none, or that cannot be rendered.
+    fn shared_prefix_len(&self, chat: &ChatPrompt, prompt: &[u32]) -> usize {
+        let Ok(normal) = messages::normalize(chat) else { return 0 };
+        let is_system = |message: &&Value| message.get("role").and_then(Value::as_str) == Some("system");
+        let mut messages: Vec<Value> = normal.messages.iter().take_while(is_system).cloned().collect();
+        if messages.is_empty() && chat.tools.is_empty() {
+            return 0;
+        }
+        // Two that differ from each other, so that one differs from the prompt where its user speaks.
+        let other = |text: &str, messages: &mut Vec<Value>| {
+            messages.push(json!({"role": "user", "content": text}));
+            let other = ChatPrompt { messages: messages.clone(), ..chat.clone() };
+            messages.pop();
+            self.common_prefix_len(&other, prompt)
+        };
+        other("x", &mut messages).min(other("7", &mut messages))
+    }
+
+    /// How many leading tokens of `prompt` stay the same when the conversation goes on with an answer and another user
+    /// turn. 0 if that cannot be rendered.
+    pub fn stable_prefix_len(&self, chat: &ChatPrompt, prompt: &[u32]) -> usize {
         let mut next = chat.clone();
         // Where the template keeps reasoning, it stands at the same place as in the prompt; without thinking there
         // is none.
         let reasoning = if chat.enable_thinking == Some(false) { "" } else { "x" };
         next.messages.push(json!({"role": "assistant", "content": "x", "reasoning_content": reasoning}));
         next.messages.push(json!({"role": "user", "content": "x"}));
-        let next = self.render(&next).and_then(|rendered| self.tokenizer.encode_rendered_unless(&rendered, cancel));
-        next.map_or(0, |next| prompt.iter().zip(&next).take_while(|(a, b)| a == b).count())
+        self.common_prefix_len(&next, prompt)
+    }
+
+    fn common_prefix_len(&self, chat: &ChatPrompt, prompt: &[u32]) -> usize {
+        let ids = self.render(chat).and_then(|rendered| self.tokenizer.encode_rendered(&rendered));
+        ids.map_or(0, |ids| prompt.iter().zip(&ids).take_while(|(a, b)| a == b).count())
+    }
+
+    /// Remembers how the model itself wrote the end of a timeline, from its last control token before `generated_from`
+    /// on: the next turn, which holds the same text, then has the same ids.
+    pub fn remember(&self, ids: &[u32], generated_from: usize) {
+        self.tokenizer.remember(ids, generated_from);
+    }
+
+    /// Ids that close a think block.
+    ///
+    /// # Errors
+    /// The tokenizer refused them.
+    pub fn close_think(&self) -> Result<Vec<u32>, TextError> {
+        self.tokenizer.encode(CLOSE_THINK)
     }
 
     /// What turns the tokens generated for a request into events.

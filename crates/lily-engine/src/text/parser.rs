@@ -84,6 +84,11 @@ impl OutputParser {
         &self.content
     }
 
+    /// Whether the text so far ends inside the think block.
+    pub fn is_reasoning(&self) -> bool {
+        matches!(self.state, State::Reasoning { .. })
+    }
+
     /// Takes the next piece of text and returns what it decides.
     pub fn push(&mut self, text: &str) -> Vec<Event> {
         self.pending.push_str(text);

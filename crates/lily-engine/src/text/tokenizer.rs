@@ -10,6 +10,7 @@ use tokenizers::models::bpe::BPE;
 use tokenizers::{Model as _, NormalizerWrapper, PreTokenizerWrapper};
 
 use super::encode_cache::EncodeCache;
+use super::spoken::{Before, Spoken};
 use super::{Rendered, TextError};
 use crate::request::CancelToken;
 
@@ -30,6 +31,7 @@ pub struct Tokenizer {
     control_starts: [bool; 256],
     table: ByteTable,
     cache: EncodeCache,
+    spoken: Spoken,
     stop_ids: Vec<u32>,
     tag_ids: TagIds,
 }
@@ -164,6 +166,7 @@ impl Tokenizer {
             control_starts,
             table,
             cache: EncodeCache::default(),
+            spoken: Spoken::default(),
             stop_ids: Vec::new(),
             tag_ids: TagIds::default(),
         };
@@ -200,7 +203,8 @@ impl Tokenizer {
         Ok(ids)
     }
 
-    /// Ids of a rendered prompt. Only what the template wrote becomes control tokens.
+    /// Ids of a rendered prompt. Only what the template wrote becomes control tokens. Text that the model wrote itself, at
+    /// this place behind these ids, keeps its ids.
     ///
     /// # Errors
     /// The `tokenizers` crate refused the text.
@@ -214,13 +218,55 @@ impl Tokenizer {
     /// As `encode_rendered`, and [`TextError::Cancelled`].
     pub fn encode_rendered_unless(&self, rendered: &Rendered, cancel: &CancelToken) -> Result<Vec<u32>, TextError> {
         let mut ids = Vec::new();
+        let (mut before, mut hashed) = (Before::default(), 0);
+        let any_spoken = !self.spoken.is_empty();
         for piece in self.pieces(rendered.guarded(), |range| !rendered.is_callers(range)) {
             match piece {
                 Piece::Control(id) => ids.push(id),
-                Piece::Text(text) => self.encode_text(&rendered.unguard(text), &mut ids, cancel)?,
+                Piece::Text(text) => {
+                    let text = rendered.unguard(text);
+                    let mut spoken = None;
+                    if any_spoken {
+                        before.extend(&ids[hashed..]);
+                        hashed = ids.len();
+                        spoken = self.spoken.get(&before, &text);
+                    }
+                    match spoken {
+                        Some(spoken) => ids.extend_from_slice(&spoken),
+                        None => self.encode_text(&text, &mut ids, cancel)?,
+                    }
+                }
             }
         }
         Ok(ids)
+    }
+
+    /// Remembers the texts between the control tokens of a timeline that were generated, from `generated_from` on, and
+    /// that would be encoded otherwise.
+    pub(super) fn remember(&self, ids: &[u32], generated_from: usize) {
+        let is_control = |id: &u32| self.controls.iter().any(|control| control.id == *id);
+        let Some(before_generated) = ids.get(..generated_from) else { return };
+        let mut start = before_generated.iter().rposition(is_control).map_or(0, |last| last + 1);
+        let mut before = Before::default();
+        before.extend(&ids[..start]);
+        while start < ids.len() {
+            let len = ids[start..].iter().position(is_control);
+            let text_ids = &ids[start..start + len.unwrap_or(ids.len() - start)];
+            // What no control token ends may go on in another way.
+            if let (Some(_), Ok(text)) = (len, String::from_utf8(self.bytes(text_ids))) {
+                let mut usual = Vec::new();
+                if self.encode_text(&text, &mut usual, &CancelToken::default()).is_ok() && usual != text_ids {
+                    self.spoken.put(&before, &text, text_ids);
+                }
+            }
+            let next = (start + text_ids.len() + 1).min(ids.len());
+            before.extend(&ids[start..next]);
+            start = next;
+        }
+    }
+
+    fn bytes(&self, ids: &[u32]) -> Vec<u8> {
+        ids.iter().flat_map(|id| self.token_bytes(*id)).copied().collect()
     }
 
     /// Text of `ids`, as Hugging Face decodes: invalid bytes become U+FFFD, an incomplete tail too.

@@ -16,14 +16,18 @@ use lily_engine::request::{
     Timings, TokenLogprobs, ToolCall, Usage,
 };
 use lily_engine::schedule::{Deliver, Drive, EngineThread, RequestId, Stats, Update};
-use lily_engine::text::Codec;
+use lily_engine::text::{AnswerStream, Codec};
 use serde_json::{Value, json};
 use tower::ServiceExt;
 
 use super::guard::{Guard, Hosts};
 use super::routes::{Server, router};
 
+mod answers; // reasoning and calls, cut anywhere, on every route
+mod edge; // keys, origins, ends of the server
 mod logprobs; // log-probabilities in whole replies and streams
+mod protocol; // what clients of other servers stumbled over
+mod script; // a model that says what it is told
 
 /// What the fake engine saw.
 #[derive(Default)]
@@ -45,7 +49,11 @@ impl Seen {
 }
 
 /// Does what the last message says, one request after the other.
-struct Fake(Arc<Seen>, Vec<(RequestId, Request, CancelToken)>);
+struct Fake {
+    seen: Arc<Seen>,
+    codec: Arc<Codec>,
+    running: Vec<(RequestId, Request, AnswerStream, CancelToken)>,
+}
 
 impl Drive for Fake {
     fn capacity(&self) -> usize {
@@ -53,16 +61,17 @@ impl Drive for Fake {
     }
 
     fn running(&self) -> usize {
-        self.1.len()
+        self.running.len()
     }
 
     fn begin(&mut self, id: RequestId, prepared: Prepared, cancel: CancelToken) {
-        self.1.push((id, prepared.request, cancel));
+        let (request, answer) = prepared.into_answer();
+        self.running.push((id, request, answer, cancel));
     }
 
     fn step(&mut self, deliver: &mut Deliver) {
-        if let Some((id, request, cancel)) = self.1.pop() {
-            let result = self.generate(&request, &cancel, &mut |event| deliver(id, Update::Event(event)));
+        if let Some((id, request, answer, cancel)) = self.running.pop() {
+            let result = self.generate(&request, answer, &cancel, &mut |event| deliver(id, Update::Event(event)));
             let _ = deliver(id, Update::Done(Box::new(result)));
         }
     }
@@ -76,13 +85,20 @@ impl Fake {
     fn generate(
         &mut self,
         request: &Request,
+        answer: AnswerStream,
         cancel: &CancelToken,
         sink: &mut EventSink,
     ) -> Result<Completion, EngineError> {
-        self.0.requests.lock().unwrap().push(request.clone());
-        self.0.started.fetch_add(1, Ordering::SeqCst);
-        let Prompt::Chat(chat) = &request.prompt else { panic!("the server sends messages") };
-        let word = chat.messages.last().and_then(|last| last["content"].as_str()).unwrap_or_default();
+        self.seen.requests.lock().unwrap().push(request.clone());
+        self.seen.started.fetch_add(1, Ordering::SeqCst);
+        let word = match &request.prompt {
+            Prompt::Chat(chat) => chat.messages.last().and_then(|last| last["content"].as_str()).unwrap_or_default(),
+            Prompt::Raw(text) => text,
+            Prompt::Tokens(_) => "tokens",
+        };
+        if let Some(script) = word.strip_prefix("script:") {
+            return Ok(script::perform(&self.codec, script, request, answer, sink));
+        }
         let finish = if request.max_tokens == Some(1) { FinishReason::Length } else { FinishReason::Stop };
         match word {
             "too long" => Err(RequestError::TooLong { prompt_tokens: 9, context_length: 8 }.into()),
@@ -123,7 +139,7 @@ impl Fake {
         while !cancel.is_cancelled() && sink(text("x")).is_continue() {
             std::thread::sleep(Duration::from_millis(2));
         }
-        self.0.cancelled.fetch_add(1, Ordering::SeqCst);
+        self.seen.cancelled.fetch_add(1, Ordering::SeqCst);
         play(vec![], FinishReason::Cancelled, &mut |_| ControlFlow::Continue(()))
     }
 }
@@ -160,7 +176,7 @@ fn call(name: &str, argument: &str) -> Event {
 
 /// Sends the events and sums them up, as the engine does.
 fn play(events: Vec<Event>, finish_reason: FinishReason, sink: &mut EventSink) -> Completion {
-    let usage = Usage { prompt_tokens: 7, cached_tokens: 3, completion_tokens: 2 };
+    let usage = Usage { prompt_tokens: 7, cached_tokens: 3, completion_tokens: 2, reasoning_tokens: 1 };
     let mut completion = Completion {
         content: String::new(),
         reasoning: String::new(),
@@ -196,8 +212,6 @@ fn local(server: Arc<Server>) -> Router {
 
 fn server(queue: usize) -> (Arc<Server>, Arc<Seen>) {
     let seen = Arc::new(Seen::default());
-    let fake = Fake(Arc::clone(&seen), Vec::new());
-    let (engine, ()) = EngineThread::start(queue, move || Ok((fake, ()))).unwrap();
     let model = ModelInfo {
         name: "fake".into(),
         model_type: "fake".into(),
@@ -209,7 +223,10 @@ fn server(queue: usize) -> (Arc<Server>, Arc<Seen>) {
     };
     let file = |name: &str| crate::flags::DEMO.files.iter().find(|(file, _)| *file == name).map(|(_, bytes)| *bytes);
     let codec = Codec::open(&|name| file(name).map(Into::into)).unwrap();
-    let preparer = Preparer::new(Arc::new(codec), 4096, 50_000, 50_000).into();
+    let codec = Arc::new(codec);
+    let fake = Fake { seen: Arc::clone(&seen), codec: Arc::clone(&codec), running: Vec::new() };
+    let (engine, ()) = EngineThread::start(queue, move || Ok((fake, ()))).unwrap();
+    let preparer = Preparer::new(codec, 4096, 50_000, 50_000).into();
     let defaults = SamplingParams { temperature: 0.6, top_k: 20, top_p: 0.95, ..SamplingParams::GREEDY };
     let (_, closing) = tokio::sync::watch::channel(false);
     let server = Server {
@@ -282,7 +299,7 @@ async fn a_whole_reply_has_openais_shape() {
             }],
             "usage": {
                 "prompt_tokens": 7, "completion_tokens": 2, "total_tokens": 9,
-                "prompt_tokens_details": {"cached_tokens": 3},
+                "prompt_tokens_details": {"cached_tokens": 3}, "completion_tokens_details": {"reasoning_tokens": 1},
             },
         })
     );

@@ -1,6 +1,6 @@
-//! Any order of requests, cancellations and failures: no block and no buffer is lost or lent twice, and a resumed
-//! session holds what a fresh one would. The model is a chain of hashes (its state cannot be cut) and a cache that
-//! holds the tokens.
+//! Any order of requests side by side, cancellations and failures: no block and no buffer is lost, none that somebody
+//! writes is held by anybody else, and a resumed session holds what a fresh one would. The model is a chain of hashes
+//! (its state cannot be cut) and a cache that holds the tokens.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use super::*;
 
 const MEMORY: MemoryLayout = MemoryLayout { layers: Vec::new(), state_bytes: 8, block_bytes: 4 * KV_BLOCK };
 const BLOCKS: u32 = 6;
-const SESSIONS: usize = 2;
+const SESSIONS: usize = 3;
 const CHUNK: usize = 128;
 
 /// Buffers alone. `failing` is the call of `allocate`, counted down, that finds no memory.
@@ -156,18 +156,28 @@ fn asks() -> impl Strategy<Value = Ask> {
     )
 }
 
+/// A request on its way.
+struct Running {
+    ask: Ask,
+    prompt: Vec<u32>,
+    session: Session,
+    steps: usize,
+}
+
 struct World {
     store: Store,
     buffers: Buffers,
     kv: BufferId,
     budget: usize,
+    running: Vec<Running>,
 }
 
 impl World {
     fn new(budget: usize) -> Self {
         let mut buffers = Buffers::default();
         let kv = buffers.allocate("the KV cache", BLOCKS as usize * MEMORY.block_bytes).unwrap();
-        Self { store: Store::new(BLOCKS, SESSIONS), buffers, kv, budget }
+        let size = CacheSize { blocks: BLOCKS, snapshot_bytes: budget };
+        Self { store: Store::new(size, kv, &MEMORY), buffers, kv, budget, running: Vec::new() }
     }
 
     /// What the device does in a step.
@@ -184,72 +194,100 @@ impl World {
         session.advance(tokens);
     }
 
-    /// State and cache are those of the session's tokens.
-    fn check_session(&self, session: &Session) {
-        let state = session.tokens().iter().fold(0, |state, &token| after(state, token));
-        assert_eq!(self.buffers.u64_at(session.state, 8 * session.half), state);
+    /// State and cache are those of these tokens.
+    fn check(&self, tokens: &[u32], state: (BufferId, usize), blocks: &[u32]) {
+        let want = tokens.iter().fold(0, |state, &token| after(state, token));
+        assert_eq!(self.buffers.u64_at(state.0, 8 * state.1), want);
         let cache = self.buffers.live[&self.kv].as_chunks::<4>().0;
-        for (position, token) in session.tokens().iter().enumerate() {
-            let block = session.blocks[position / KV_BLOCK] as usize;
+        for (position, token) in tokens.iter().enumerate() {
+            let block = blocks[position / KV_BLOCK] as usize;
             assert_eq!(cache[block * KV_BLOCK + position % KV_BLOCK], token.to_le_bytes());
         }
     }
 
-    /// Every block and every buffer has one owner.
-    fn check_owners(&self) {
-        let sessions = &self.store.idle;
-        assert!(sessions.len() <= SESSIONS);
-        let blocks: Vec<u32> = sessions.iter().flat_map(|s| s.blocks.clone()).collect();
-        assert_eq!(blocks.len() + self.store.pool.available(), BLOCKS as usize);
-        assert_eq!(blocks.iter().collect::<HashSet<_>>().len(), blocks.len());
-        let snapshots = sessions.iter().flat_map(|s| s.snapshots.buffers());
-        let owned: HashSet<BufferId> = sessions.iter().map(|s| s.state).chain(snapshots).chain([self.kv]).collect();
+    fn check_session(&self, session: &Session) {
+        self.check(session.tokens(), (session.state, session.half), &session.blocks);
+    }
+
+    /// Every block has the holders that it counts, every buffer one owner, every snapshot what its tokens lead to.
+    fn check_all(&self) {
+        let mut holders = vec![0; BLOCKS as usize];
+        let mut hold = |blocks: &[u32]| blocks.iter().for_each(|block| holders[*block as usize] += 1);
+        let mut owned: HashSet<BufferId> = [self.kv].into_iter().chain(self.store.spare.iter().copied()).collect();
+        let (mut owners, mut snapshots) = (owned.len(), 0);
+        for (id, snapshot) in self.store.tree.iter() {
+            let tokens = self.store.tree.tokens(id);
+            assert_eq!(snapshot.blocks.len(), tokens.len().div_ceil(KV_BLOCK));
+            self.check(&tokens, (snapshot.state, 0), &snapshot.blocks);
+            hold(&snapshot.blocks);
+            owned.insert(snapshot.state);
+            (owners, snapshots) = (owners + 1, snapshots + 1);
+        }
+        for running in &self.running {
+            self.check_session(&running.session);
+            hold(&running.session.blocks);
+            owned.insert(running.session.state);
+            owners += 1;
+        }
+        assert_eq!(owned.len(), owners, "a buffer has two owners");
         assert_eq!(owned, self.buffers.live.keys().copied().collect());
-        for session in sessions {
-            assert!(session.snapshots.buffers().count() * MEMORY.state_bytes <= self.budget);
-            assert_eq!(session.blocks.len(), session.len().div_ceil(KV_BLOCK), "no spare room while idle");
-            self.check_session(session);
+        assert!(snapshots * MEMORY.state_bytes <= self.budget);
+        assert_eq!(self.store.held().blocks_used, holders.iter().filter(|count| **count > 0).count());
+        for (block, count) in holders.into_iter().enumerate() {
+            assert_eq!(self.store.pool.holders(block as u32), count, "block {block}");
         }
     }
 
-    /// As `Turn` does it: `None` if the request failed, else the tokens that were reused.
-    fn ask(&mut self, ask: &Ask) -> Option<usize> {
+    /// Begins a request; `None` if there was no memory, else the tokens that were reused.
+    fn begin(&mut self, ask: &Ask) -> Option<usize> {
         let prompt: Vec<u32> = (0..ask.prompt).map(|i| token(ask.conversation, i)).collect();
         self.buffers.failing = ask.failing;
-        let mut session = self.store.take(&mut self.buffers, &MEMORY, &prompt).ok()?;
+        let begun = self.store.begin(&mut self.buffers, &prompt);
+        self.buffers.failing = None;
+        let session = begun.ok()?;
         let reused = session.len();
         assert!(reused < prompt.len() && prompt.starts_with(session.tokens()));
-        self.check_session(&session);
-        let done = self.run(&mut session, &prompt, ask);
-        self.buffers.failing = None;
-        match done {
-            Some(()) => self.store.put(session),
-            None => self.store.discard(&mut self.buffers, session),
-        }
-        done.map(|()| reused)
+        self.running.push(Running { ask: ask.clone(), prompt, session, steps: 0 });
+        Some(reused)
     }
 
-    fn run(&mut self, session: &mut Session, prompt: &[u32], ask: &Ask) -> Option<()> {
-        let mut steps = 0;
-        self.store.reserve(&mut self.buffers, session, prompt.len() - session.len()).ok()?;
-        while session.len() < ask.prompt + ask.generate && steps < ask.patience {
-            let at = session.len();
-            let chunk = match prompt.get(at..) {
-                Some(rest) if !rest.is_empty() => rest[..rest.len().min(CHUNK - at % CHUNK)].to_vec(),
-                _ => vec![token(ask.conversation, at)],
-            };
-            self.store.reserve(&mut self.buffers, session, chunk.len()).ok()?;
-            self.step(session, &chunk);
-            if at < prompt.len() {
-                session.snapshot(&mut self.buffers, self.budget);
-            }
-            if ask.broken == Some(steps) {
-                return None;
-            }
-            steps += 1;
+    /// Moves the request at a place on by a chunk or a token; takes it out if that was its end.
+    fn advance(&mut self, at: usize) {
+        let mut running = self.running.remove(at);
+        let Running { ask, prompt, session, steps } = &mut running;
+        if session.len() >= ask.prompt + ask.generate || *steps >= ask.patience {
+            return self.store.end(&mut self.buffers, running.session);
         }
-        session.snapshot(&mut self.buffers, self.budget);
-        Some(())
+        if session.len() < prompt.len() {
+            let _ = self.store.catch_up(&mut self.buffers, session, prompt);
+        }
+        let at = session.len();
+        let chunk = match prompt.get(at..) {
+            Some(rest) if !rest.is_empty() => rest[..rest.len().min(CHUNK - at % CHUNK)].to_vec(),
+            _ => vec![token(ask.conversation, at)],
+        };
+        if self.store.reserve(&mut self.buffers, session, chunk.len()).is_err() {
+            return self.store.discard(running.session);
+        }
+        self.step(session, &chunk);
+        if at < prompt.len() {
+            self.store.snapshot(&mut self.buffers, session);
+        }
+        *steps += 1;
+        if ask.broken.is_some_and(|broken| broken < *steps) {
+            return self.store.discard(running.session);
+        }
+        self.running.push(running);
+    }
+
+    /// Runs one request to its end by itself; what it reused.
+    fn ask(&mut self, ask: &Ask) -> Option<usize> {
+        let reused = self.begin(ask)?;
+        while let Some(last) = self.running.len().checked_sub(1) {
+            self.advance(last);
+        }
+        self.check_all();
+        Some(reused)
     }
 }
 
@@ -260,17 +298,32 @@ proptest! {
     fn nothing_leaks_and_a_resumed_session_is_as_good_as_a_fresh_one(
         budget in prop_oneof![Just(0), Just(8), Just(24), Just(1 << 20)],
         asks in vec(asks(), 1..20),
+        turns in vec(0..SESSIONS, 0..200),
     ) {
         let mut world = World::new(budget);
-        for ask in &asks {
-            world.ask(ask);
-            world.check_owners();
+        let (mut asks, mut turns) = (asks.iter(), turns.into_iter());
+        loop {
+            let ask = if world.running.len() < SESSIONS { asks.next() } else { None };
+            match ask {
+                Some(ask) => {
+                    world.begin(ask);
+                }
+                None if world.running.is_empty() => break,
+                None => {}
+            }
+            world.check_all();
+            if !world.running.is_empty() {
+                let at = turns.next().unwrap_or(0) % world.running.len();
+                world.advance(at);
+            }
         }
-        while !world.store.idle.is_empty() {
-            world.store.evict(&mut world.buffers);
+        world.check_all();
+        while let Some(id) = world.store.tree.cheapest() {
+            world.store.drop_snapshot(&mut world.buffers, id);
         }
-        world.check_owners();
-        assert_eq!((world.store.pool.available(), world.buffers.live.len()), (BLOCKS as usize, 1));
+        world.check_all();
+        assert_eq!(world.store.pool.available(), BLOCKS as usize);
+        assert!(world.store.spare.len() <= SESSIONS);
     }
 }
 
@@ -284,49 +337,72 @@ fn the_same_prompt_again_runs_from_the_last_snapshot_before_its_end() {
     assert_eq!(world.ask(&plain(11, 300, 5)), Some(0));
     assert_eq!(world.ask(&plain(11, 300, 5)), Some(256), "300 itself would leave no token to run");
     assert_eq!(world.ask(&plain(11, 200, 0)), Some(128), "a shorter prompt");
-    assert_eq!(world.ask(&plain(11, 201, 0)), Some(200), "a longer one goes on where the session ends");
-    assert_eq!(world.ask(&plain(11, 100, 0)), Some(0), "no snapshot so early: a session of its own");
-    assert_eq!(world.store.idle.len(), 2);
+    assert_eq!(world.ask(&plain(11, 201, 0)), Some(200), "a longer one goes on where the shorter ended");
+    assert_eq!(world.ask(&plain(11, 305, 5)), Some(300), "and the first is still there");
+    assert_eq!(world.ask(&plain(11, 100, 0)), Some(0), "no snapshot so early");
 }
 
 #[test]
-fn a_short_conversation_does_not_cost_a_long_one_with_the_same_beginning() {
+fn conversations_with_the_same_beginning_fork_from_it() {
     let mut world = World::new(1 << 20);
     assert_eq!(world.ask(&plain(1, 900, 5)), Some(0));
-    assert_eq!(world.ask(&plain(2, 310, 0)), Some(0), "256 are there, but 649 would be lost");
-    assert_eq!(world.ask(&plain(1, 920, 5)), Some(905));
+    assert_eq!(world.ask(&plain(2, 310, 0)), Some(256));
+    assert_eq!(world.ask(&plain(1, 920, 5)), Some(905), "neither costs the other anything");
     assert_eq!(world.ask(&plain(2, 320, 0)), Some(310));
-    world.check_owners();
 }
 
 #[test]
-fn without_a_budget_only_the_end_of_a_session_is_resumed() {
+fn one_that_runs_moves_on_to_where_another_has_come() {
+    let mut world = World::new(1 << 20);
+    world.begin(&plain(5, 600, 0)).unwrap();
+    world.begin(&plain(5, 700, 0)).unwrap();
+    for _ in 0..3 {
+        world.advance(0); // the first; it goes to the end of the line
+        world.running.rotate_right(1);
+    }
+    assert_eq!(world.running[0].session.len(), 3 * CHUNK);
+    world.advance(1);
+    assert_eq!(world.running[1].session.len(), 4 * CHUNK, "three chunks were there already");
+    world.check_all();
+}
+
+#[test]
+fn without_a_budget_nothing_is_resumed() {
     let mut world = World::new(0);
     assert_eq!(world.ask(&plain(11, 300, 5)), Some(0));
-    assert_eq!(world.ask(&plain(11, 310, 5)), Some(305));
     assert_eq!(world.ask(&plain(11, 310, 5)), Some(0));
 }
 
 #[test]
-fn a_full_context_takes_the_idle_sessions_blocks_and_no_more_is_refused_without_loss() {
+fn a_full_context_takes_the_snapshots_blocks_and_no_more_is_refused_without_loss() {
     let mut world = World::new(1 << 20);
     let all = BLOCKS as usize * KV_BLOCK;
     assert_eq!(world.ask(&plain(11, 400, 0)), Some(0));
-    assert_eq!(world.ask(&plain(12, all + 1, 0)), None);
-    assert_eq!(world.store.idle.len(), 1, "giving it up would not have helped");
+    let snapshots = world.store.held().snapshots;
+    world.begin(&plain(12, 100, 0)).unwrap();
+    let mut session = world.running.pop().unwrap().session;
+    assert!(world.store.reserve(&mut world.buffers, &mut session, all + 1).is_err());
+    assert_eq!(world.store.held().snapshots, snapshots, "giving them up would not have helped");
+    world.store.discard(session);
     world.ask(&plain(12, all, 0)).unwrap();
-    world.check_owners();
-    assert_eq!((world.store.idle.len(), world.store.pool.available()), (1, 0));
+    assert_eq!(world.store.pool.available(), 0);
     assert_eq!(world.ask(&plain(12, all, 0)), Some(all - CHUNK));
 }
 
 #[test]
-fn without_memory_idle_sessions_make_room_and_snapshots_are_left_out() {
+fn without_memory_snapshots_make_room_and_are_left_out() {
     let mut world = World::new(1 << 20);
-    world.ask(&plain(11, 50, 0)).unwrap();
-    assert_eq!(world.ask(&Ask { failing: Some(0), ..plain(12, 40, 0) }), Some(0));
-    assert_eq!(world.store.idle.len(), 1, "the first session was given up");
-    assert_eq!(world.ask(&Ask { failing: Some(1), ..plain(13, 200, 0) }), Some(0));
-    assert_eq!(world.ask(&plain(13, 150, 0)), Some(0), "the snapshot at 128 found no memory");
-    world.check_owners();
+    world.begin(&plain(11, 50, 0)).unwrap();
+    world.begin(&plain(14, 50, 0)).unwrap();
+    world.advance(1);
+    let before = world.store.held().snapshots;
+    assert_eq!(world.begin(&Ask { failing: Some(0), ..plain(12, 40, 0) }), Some(0));
+    assert_eq!(world.store.held().snapshots, before - 1, "one was given up");
+    world.running.clear();
+    let mut world = World::new(1 << 20);
+    world.begin(&plain(13, 200, 0)).unwrap();
+    world.buffers.failing = Some(0);
+    world.advance(0);
+    assert_eq!((world.store.held().snapshots, world.buffers.failing), (0, None), "128 found no memory");
+    world.check_all();
 }

@@ -191,7 +191,7 @@ impl Reply for MessageReply {
     fn event(&mut self, _choice: usize, event: Event, frames: &mut Frames) {
         match event {
             Event::Start { prompt_tokens, cached_tokens } => {
-                self.start(Usage { prompt_tokens, cached_tokens, completion_tokens: 0 }, frames);
+                self.start(Usage { prompt_tokens, cached_tokens, ..Usage::default() }, frames);
             }
             Event::Prefill { .. } | Event::Logprobs(_) => {}
             Event::Reasoning(text) => self.piece(Open::Thinking, &text, frames),

@@ -43,8 +43,9 @@ impl CompletionRequest {
         let logprobs: Option<usize> = fields.take("logprobs")?;
         let mut sampling = sampling(&mut fields)?;
         let only_echo = echo && sampling.max_tokens == Some(0);
-        // The engine chooses at least one token; that one is then left out.
-        sampling.max_tokens = Some(if only_echo { 1 } else { sampling.max_tokens.unwrap_or(MAX_TOKENS) });
+        // Without scores, the engine chooses at least one token; that one is then left out.
+        let least = usize::from(only_echo && logprobs.is_none());
+        sampling.max_tokens = Some(sampling.max_tokens.unwrap_or(MAX_TOKENS).max(least));
         let ask = Ask {
             model: fields.take("model")?,
             n: answers(&mut fields)?,
@@ -151,7 +152,9 @@ mod tests {
     #[test]
     fn no_tokens_are_wanted_only_of_an_echo() {
         let echo = parse(&json!({"prompt": "a", "max_tokens": 0, "echo": true, "logprobs": 1})).unwrap();
-        assert!(echo.only_echo && echo.ask.prompt_logprobs == Some(1) && echo.ask.sampling.max_tokens == Some(1));
+        assert!(echo.only_echo && echo.ask.prompt_logprobs == Some(1) && echo.ask.sampling.max_tokens == Some(0));
+        let unscored = parse(&json!({"prompt": "a", "max_tokens": 0, "echo": true})).unwrap();
+        assert!(unscored.only_echo && unscored.ask.sampling.max_tokens == Some(1));
         let plain = parse(&json!({"prompt": "a", "max_tokens": 0})).unwrap();
         assert!(!plain.only_echo && plain.ask.sampling.max_tokens == Some(0), "the engine refuses it");
     }

@@ -37,11 +37,18 @@ pub struct WireUsage {
     completion_tokens: usize,
     total_tokens: usize,
     prompt_tokens_details: PromptTokensDetails,
+    completion_tokens_details: CompletionTokensDetails,
 }
 
 #[derive(Debug, Serialize, ToSchema)]
 struct PromptTokensDetails {
     cached_tokens: usize,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+struct CompletionTokensDetails {
+    /// Tokens of thinking.
+    reasoning_tokens: usize,
 }
 
 impl From<Usage> for WireUsage {
@@ -51,6 +58,7 @@ impl From<Usage> for WireUsage {
             completion_tokens: usage.completion_tokens,
             total_tokens: usage.prompt_tokens + usage.completion_tokens,
             prompt_tokens_details: PromptTokensDetails { cached_tokens: usage.cached_tokens },
+            completion_tokens_details: CompletionTokensDetails { reasoning_tokens: usage.reasoning_tokens },
         }
     }
 }
@@ -62,7 +70,10 @@ pub fn total_usage(completions: &[Completion], n: usize) -> Usage {
         total.prompt_tokens += first.usage.prompt_tokens;
         total.cached_tokens += first.usage.cached_tokens;
     }
-    total.completion_tokens = completions.iter().map(|completion| completion.usage.completion_tokens).sum();
+    for usage in completions.iter().map(|completion| completion.usage) {
+        total.completion_tokens += usage.completion_tokens;
+        total.reasoning_tokens += usage.reasoning_tokens;
+    }
     total
 }
 
