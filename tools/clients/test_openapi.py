@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import content_type_conformance, status_code_conformance
 
-from conftest import Server
+from lily import Server
 
 # What a request may not cost: answers as long as the context.
 LIMITS = {"max_tokens": 4, "max_completion_tokens": 4, "max_output_tokens": 4}

@@ -8,6 +8,7 @@ mod device;
 mod hub;
 mod inspect;
 mod serve;
+mod service;
 
 use std::ffi::OsString;
 use std::num::NonZeroUsize;
@@ -26,6 +27,7 @@ pub use device::SelftestFlags;
 pub use hub::{HubSettings, PullFlags, hub_settings, proxy};
 pub use inspect::InspectFlags;
 pub use serve::{LogFormat, LogLevel, ServeFlags};
+pub use service::{tell_ready, tell_stopping};
 
 /// Where flags may stand.
 const SETTINGS: &str = "Flags of chat, run, serve, bench and pull may also stand in the environment (LILY_PORT for --port) \
