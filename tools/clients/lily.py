@@ -1,4 +1,5 @@
-"""A running `lily serve`, and a random tiny checkpoint for it.
+"""A running `lily serve`, and a random tiny checkpoint for it. `lily.py COMMAND…` runs a command with the address of a
+server behind its words.
 
 LILY names the program; without it the release build of this repository is taken.
 """
@@ -10,9 +11,9 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import threading
-
-import requests
+import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 LILY = os.environ.get("LILY", str(ROOT / "target/release/lily"))
@@ -38,7 +39,8 @@ class Server:
         self.root = f"http://{found.group(1)}"
         self.base = f"{self.root}/v1"
         threading.Thread(target=self._drain, daemon=True).start()
-        self.model = requests.get(f"{self.base}/models").json()["data"][0]["id"]
+        with urllib.request.urlopen(f"{self.base}/models") as reply:
+            self.model = json.load(reply)["data"][0]["id"]
 
     def _drain(self):
         for line in self.child.stderr:
@@ -90,3 +92,12 @@ def tiny_checkpoint(folder):
     (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|im_end|>"}))
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [256, 258], "temperature": 1.0}))
     return folder
+
+
+if __name__ == "__main__":
+    server = Server("--model", "lily-demo")
+    try:
+        code = subprocess.run([*sys.argv[1:], server.base]).returncode
+    finally:
+        server.stop()
+    sys.exit(code)
