@@ -79,7 +79,9 @@ impl Preparer {
         self.check_bias(&request.logit_bias)?;
         let resume_points = match &request.prompt {
             Prompt::Chat(chat) => self.codec.resume_points(chat, &prompt.ids),
-            Prompt::Raw(_) | Prompt::Tokens(_) => vec![prompt.ids.len()],
+            // Asked again, or with another continuation. Whoever sends tokens measures.
+            Prompt::Raw(_) => vec![prompt.ids.len() - 1],
+            Prompt::Tokens(_) => Vec::new(),
         };
         let close_think = request.thinking_budget.map(|_| self.codec.close_think()).transpose()?.unwrap_or_default();
         let answer = self.codec.answer(&request, prompt.open_think);

@@ -350,6 +350,10 @@ impl Callers {
         }
     }
 
+    fn running(&self) -> Vec<CancelToken> {
+        self.by_id.values().map(|caller| caller.cancel.clone()).collect()
+    }
+
     fn fail(&mut self, why: &Closed) {
         for (_, caller) in self.by_id.drain() {
             (caller.done)(Err(why.clone().into()));
@@ -368,8 +372,7 @@ fn run(mut engine: impl Drive, shared: &Shared) {
                 Command::Shutdown => open = false,
             }
         }
-        let running = callers.by_id.values().map(|caller| caller.cancel.clone()).collect();
-        shared.publish(running, engine.stats());
+        shared.publish(callers.running(), engine.stats());
         let step = AssertUnwindSafe(|| engine.step(&mut |id, update| callers.update(id, update)));
         if let Err(panic) = catch_unwind(step) {
             let why = Closed::Panicked(panic_text(&*panic));
@@ -378,6 +381,7 @@ fn run(mut engine: impl Drive, shared: &Shared) {
             callers.fail(&why);
             return;
         }
+        shared.publish(callers.running(), engine.stats());
     }
 }
 

@@ -192,8 +192,10 @@ impl Codec {
     /// Where in `prompt` (the ids of `chat`) a state is worth keeping, ascending: behind the system message and the
     /// tools, with which other conversations begin, and behind all that stays the same when this one goes on.
     pub fn resume_points(&self, chat: &ChatPrompt, prompt: &[u32]) -> Vec<usize> {
-        let mut points = vec![self.shared_prefix_len(chat, prompt), self.stable_prefix_len(chat, prompt)];
-        points.retain(|len| *len >= MIN_RESUME);
+        // At least one token is always computed.
+        let most = prompt.len().saturating_sub(1);
+        let mut points = vec![self.shared_prefix_len(chat, prompt), self.stable_prefix_len(chat, prompt).min(most)];
+        points.retain(|len| (MIN_RESUME..=most).contains(len));
         points.sort_unstable();
         points.dedup();
         points
@@ -221,13 +223,15 @@ impl Codec {
     /// How many leading tokens of `prompt` stay the same when the conversation goes on with an answer and another user
     /// turn. 0 if that cannot be rendered.
     pub fn stable_prefix_len(&self, chat: &ChatPrompt, prompt: &[u32]) -> usize {
-        let mut next = chat.clone();
-        // Where the template keeps reasoning, it stands at the same place as in the prompt; without thinking there
-        // is none.
-        let reasoning = if chat.enable_thinking == Some(false) { "" } else { "x" };
-        next.messages.push(json!({"role": "assistant", "content": "x", "reasoning_content": reasoning}));
-        next.messages.push(json!({"role": "user", "content": "x"}));
-        self.common_prefix_len(&next, prompt)
+        let with = |reasoning: &str| {
+            let mut next = chat.clone();
+            next.messages.push(json!({"role": "assistant", "content": "x", "reasoning_content": reasoning}));
+            next.messages.push(json!({"role": "user", "content": "x"}));
+            self.common_prefix_len(&next, prompt)
+        };
+        // Not every caller sends the reasoning back, and without thinking there is none.
+        let without = with("");
+        if chat.enable_thinking == Some(false) { without } else { without.min(with("x")) }
     }
 
     fn common_prefix_len(&self, chat: &ChatPrompt, prompt: &[u32]) -> usize {

@@ -242,7 +242,7 @@ impl Tokenizer {
     }
 
     /// Remembers the texts between the control tokens of a timeline that were generated, from `generated_from` on, and
-    /// that would be encoded otherwise.
+    /// that would be encoded otherwise. An end of the timeline ends a text: the next turn closes it there.
     pub(super) fn remember(&self, ids: &[u32], generated_from: usize) {
         let is_control = |id: &u32| self.controls.iter().any(|control| control.id == *id);
         let Some(before_generated) = ids.get(..generated_from) else { return };
@@ -252,8 +252,7 @@ impl Tokenizer {
         while start < ids.len() {
             let len = ids[start..].iter().position(is_control);
             let text_ids = &ids[start..start + len.unwrap_or(ids.len() - start)];
-            // What no control token ends may go on in another way.
-            if let (Some(_), Ok(text)) = (len, String::from_utf8(self.bytes(text_ids))) {
+            if let Ok(text) = String::from_utf8(self.bytes(text_ids)) {
                 let mut usual = Vec::new();
                 if self.encode_text(&text, &mut usual, &CancelToken::default()).is_ok() && usual != text_ids {
                     self.spoken.put(&before, &text, text_ids);
@@ -491,4 +490,44 @@ fn byte_alphabet() -> Vec<Option<u8>> {
 fn undo_alphabet(token: &str, alphabet: &[Option<u8>]) -> Vec<u8> {
     let byte = |c: char| alphabet.get(c as usize).copied().flatten();
     token.chars().map(byte).collect::<Option<Vec<u8>>>().unwrap_or_else(|| token.as_bytes().to_vec())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn demo() -> Tokenizer {
+        Tokenizer::from_json(include_bytes!("../../../../models/lily-demo/tokenizer.json"), None).unwrap()
+    }
+
+    #[test]
+    fn a_long_text_in_parts_has_the_tokens_of_the_whole() {
+        let tokenizer = demo();
+        let sentence = "It's 12 o'clock, e\u{301}t\u{e9} 漢字🙂  and\n\n\tall is  well; don't you think so? ";
+        let text = sentence.repeat(3 * PART / sentence.len());
+        assert!(part_len(&text) < text.len());
+        let whole = tokenizer.plain.encode_fast(text.as_str(), false).unwrap();
+        assert_eq!(tokenizer.encode(&text).unwrap(), whole.get_ids());
+        let unbroken = "0123456789\n".repeat(PART / 5);
+        assert_eq!(part_len(&unbroken), unbroken.len(), "there is no place where it may be cut");
+    }
+
+    #[test]
+    fn c42_the_familys_turn_ends_stop_whatever_the_configuration_names() {
+        let json = include_bytes!("../../../../models/lily-demo/tokenizer.json");
+        for config in [None, Some("{}"), Some(r#"{"eos_token": "<|endoftext|>"}"#), Some(r#"{"eos_token": "x"}"#)] {
+            let tokenizer = Tokenizer::from_json(json, config.map(str::as_bytes)).unwrap();
+            for end in TURN_ENDS {
+                assert!(tokenizer.stop_ids().contains(&tokenizer.token_to_id(end).unwrap()), "{config:?} {end}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_long_text_is_left_when_nobody_waits_for_it() {
+        let (tokenizer, cancel) = (demo(), CancelToken::default());
+        let text = "all is well and all will be well ".repeat(PART);
+        cancel.cancel();
+        assert_eq!(tokenizer.encode_unless(&text, &cancel), Err(TextError::Cancelled));
+    }
 }

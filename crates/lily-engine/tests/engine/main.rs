@@ -15,4 +15,6 @@ mod harness; // running steps, reading goldens
 mod inspect; // what inspect says of each checkpoint
 mod memory; // arena, sessions, cancellation
 mod numbers; // models whose numbers are none
+mod side_by_side; // requests that run at the same time
 mod sampling; // penalties, bias, stop strings, log-probabilities
+mod turns; // conversations: what of them is reused

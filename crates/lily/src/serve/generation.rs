@@ -33,6 +33,8 @@ pub struct Answers {
     /// Ids of each choice's prompt.
     prompts: Vec<Vec<u32>>,
     _cancel: CancelOnDrop,
+    /// Here too, so that its line is not written on the engine's thread.
+    _record: Arc<Record>,
 }
 
 /// Cancels when it goes.
@@ -62,7 +64,7 @@ impl Answers {
         for (choice, prepared) in prepared.into_iter().enumerate() {
             server.engine.submit(job(choice, prepared, &cancel.0, &sender, record))?;
         }
-        Ok(Self { updates, prompts, _cancel: cancel })
+        Ok(Self { updates, prompts, _cancel: cancel, _record: Arc::clone(record) })
     }
 
     /// Ids of each choice's prompt.

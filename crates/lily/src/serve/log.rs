@@ -13,7 +13,12 @@ pub fn start(format: LogFormat, level: LogLevel) {
         LogLevel::Info => LevelFilter::INFO,
         LogLevel::Debug => LevelFilter::DEBUG,
     };
-    let lines = tracing_subscriber::fmt().with_writer(std::io::stderr).with_target(false).with_max_level(level);
+    let lines = tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_target(false)
+        .with_max_level(level)
+        // It would speak of a closed stderr on stderr, and panic.
+        .log_internal_errors(false);
     // A second start in one process, as tests may do, changes nothing.
     let _ = match format {
         LogFormat::Text => lines.with_ansi(false).try_init(),

@@ -76,6 +76,8 @@ impl Metrics {
             counter!(REQUESTS, "route" => route.clone(), "status" => status).increment(1);
             histogram!(REQUEST_SECONDS, "route" => route).record(seconds);
         });
+        // Else what was recorded piles up where nobody asks for the metrics.
+        self.handle.run_upkeep();
     }
 
     /// An answer has ended.

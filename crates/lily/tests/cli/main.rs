@@ -8,6 +8,7 @@ mod pages;
 mod plan;
 mod pull;
 mod selftest;
+mod serve;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;

@@ -42,7 +42,7 @@ pub use bodies_agents::*;
         openapi,
         docs,
     ),
-    components(schemas(ChatCompletionChunk)),
+    components(schemas(ChatCompletionChunk, AnthropicErrorBody)),
     modifiers(&Keys),
     security(("bearer" = []), ("x-api-key" = []), ()),
 )]

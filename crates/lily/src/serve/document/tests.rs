@@ -140,3 +140,15 @@ fn messages_are_documented_as_they_are_read() {
     body["metadata"] = json!({"user_id": "u"});
     compare("/v1/messages", MessagesRequest::parse, &[body]);
 }
+
+#[test]
+fn every_reference_of_the_document_leads_somewhere() {
+    let document = serde_json::to_value(description()).unwrap();
+    let text = document.to_string();
+    let mut count = 0;
+    for name in text.split("#/components/schemas/").skip(1).filter_map(|rest| rest.split('"').next()) {
+        assert!(document["components"]["schemas"].get(name).is_some(), "{name}");
+        count += 1;
+    }
+    assert!(count > 50, "{count}");
+}

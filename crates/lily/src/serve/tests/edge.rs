@@ -73,15 +73,44 @@ async fn c51_preflights_need_no_key_and_errors_may_be_read() {
 }
 
 #[tokio::test]
-async fn c52_foreign_pages_are_refused() {
+async fn c52_foreign_hosts_and_origins_are_refused_local_pages_may_read() {
     let (app, _) = app(4);
-    for headers in [
-        [("origin", "https://evil.example"), ("host", "localhost")],
-        [("origin", "http://localhost"), ("host", "evil.example")],
+    let get = |host: &str, origin: Option<&str>| {
+        let mut request = Request::builder().uri("/v1/models").header("host", host);
+        if let Some(origin) = origin {
+            request = request.header("origin", origin);
+        }
+        request.body(Body::empty()).unwrap()
+    };
+    for (host, origin) in [
+        ("evil.example", None),
+        ("evil.example:8080", None),
+        ("localhost", Some("https://evil.example")),
+        ("localhost", Some("null")),
+        ("localhost", Some("http://localhost.evil.example")),
     ] {
-        let (status, _, _) = send(&app, with(request("POST", "/v1/chat/completions", "{}"), &headers)).await;
-        assert_eq!(status, StatusCode::FORBIDDEN, "{headers:?}");
+        let (status, headers, _) = send(&app, get(host, origin)).await;
+        assert_eq!(status, StatusCode::FORBIDDEN, "{host} {origin:?}");
+        assert!(!headers.contains_key("access-control-allow-origin"));
     }
+    let no_host = Request::builder().uri("/v1/models").body(Body::empty()).unwrap();
+    assert_eq!(send(&app, no_host).await.0, StatusCode::FORBIDDEN);
+
+    let (status, headers, _) = send(&app, get("127.0.0.1:8080", Some("http://localhost:3000"))).await;
+    assert_eq!(status, StatusCode::OK);
+    assert_eq!(headers["access-control-allow-origin"], "http://localhost:3000");
+
+    let mut preflight = request("OPTIONS", "/v1/chat/completions", "");
+    for (name, value) in [
+        ("origin", "http://localhost:3000"),
+        ("access-control-request-method", "POST"),
+        ("access-control-request-headers", "authorization,content-type"),
+    ] {
+        preflight.headers_mut().insert(name, value.parse().unwrap());
+    }
+    let (status, headers, _) = send(&app, preflight).await;
+    assert_eq!(status, StatusCode::NO_CONTENT);
+    assert_eq!(headers["access-control-allow-headers"], "authorization,content-type");
 }
 
 #[tokio::test]
@@ -193,7 +222,7 @@ async fn a_running_answer_is_finished_before_the_end() {
 async fn heads_that_are_too_large_are_refused() {
     let (address, _close, serving, _) = listening().await;
     let many = "x: y\r\n".repeat(200);
-    let large = format!("x: {}\r\n", "y".repeat(100 << 10));
+    let large = format!("x: {}\r\n", "y".repeat(400 << 10));
     for headers in [many, large] {
         let mut client = TcpStream::connect(address).unwrap();
         client.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
@@ -243,4 +272,46 @@ async fn a_panic_gives_streams_an_error_and_turns_ready_off() {
     assert!(text.contains(r#""type":"server_error""#) && text.contains("boom"), "{text}");
     assert_eq!(send(&app, request("GET", "/health/ready", "")).await.0, StatusCode::SERVICE_UNAVAILABLE);
     assert_eq!(send(&app, request("GET", "/health/live", "")).await.0, StatusCode::OK);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_engine_that_fails_ends_the_server_after_its_streams_were_told() {
+    let (server, _) = server(4);
+    let (close, closing) = watch::channel(false);
+    let server = Arc::into_inner(server).map(|server| Server { closing, ..server }).unwrap();
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let guard = Guard { hosts: Hosts::new("127.0.0.1", &[]), keys: Vec::new() };
+    let ending =
+        tokio::spawn(async move { super::super::until_the_end(listener, Arc::new(server), guard, &close).await });
+    let mut body = ask("panic");
+    body["stream"] = true.into();
+    let body = body.to_string();
+    let length = body.len();
+    let head = format!("POST /v1/chat/completions HTTP/1.1\r\nHost: {address}\r\nContent-Length: {length}\r\n\r\n");
+    let mut client = open(address, &(head + &body));
+    let text = tokio::task::block_in_place(|| {
+        let mut text = String::new();
+        client.read_to_string(&mut text).map(|_| text)
+    });
+    assert!(text.unwrap().contains("boom"));
+    let end = tokio::time::timeout(Duration::from_secs(5), ending).await.unwrap().unwrap().unwrap();
+    assert!(matches!(end, super::super::End::Failed), "which is exit code 1");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_prompt_is_not_tokenized_to_the_end_for_a_client_that_left() {
+    let (server, seen) = server(4);
+    let app = super::local(Arc::clone(&server));
+    let long = json!({"prompt": "all is well and all will be well ".repeat(700_000)}).to_string();
+    let places = server.preparing.available_permits();
+    let running = tokio::spawn(async move { send(&app, request("POST", "/v1/completions", long)).await.0 });
+    until(|| server.preparing.available_permits() == places - 1).await;
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let start = Instant::now();
+    running.abort();
+    let _ = running.await;
+    until(|| server.preparing.available_permits() == places).await;
+    assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+    assert_eq!(seen.started.load(Ordering::SeqCst), 0);
 }

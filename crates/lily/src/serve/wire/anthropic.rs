@@ -103,7 +103,9 @@ fn texts(fields: &Fields, name: &str, value: Value) -> Result<String, ApiError> 
     let blocks = match value {
         Value::String(text) => return Ok(text),
         Value::Array(blocks) => blocks,
-        other => return Err(fields.wrong(name, "a string or an array of blocks", &other)),
+        other @ (Value::Null | Value::Bool(_) | Value::Number(_) | Value::Object(_)) => {
+            return Err(fields.wrong(name, "a string or an array of blocks", &other));
+        }
     };
     let text = |(i, block)| {
         let mut block = Fields::new(block, &fields.path(&format!("{name}[{i}]")))?;
@@ -146,7 +148,9 @@ fn message(mut fields: Fields, out: &mut Vec<Value>) -> Result<(), ApiError> {
     let blocks = match content {
         Value::String(text) => vec![json!({"type": "text", "text": text})],
         Value::Array(blocks) => blocks,
-        other => return Err(fields.wrong("content", "a string or an array of blocks", &other)),
+        other @ (Value::Null | Value::Bool(_) | Value::Number(_) | Value::Object(_)) => {
+            return Err(fields.wrong("content", "a string or an array of blocks", &other));
+        }
     };
     let mut turn = Turn::default();
     for (i, block) in blocks.into_iter().enumerate() {

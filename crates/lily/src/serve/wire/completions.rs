@@ -73,19 +73,21 @@ fn prompts(fields: &mut Fields) -> Result<Vec<Prompt>, ApiError> {
         Value::String(text) => return Ok(vec![Prompt::Raw(text.clone())]),
         Value::Array(items) if items.is_empty() => return Err(fields.error("prompt", "empty; at least one is needed")),
         Value::Array(items) => items,
-        other => return Err(fields.wrong("prompt", WORDS, other)),
+        other @ (Value::Null | Value::Bool(_) | Value::Number(_) | Value::Object(_)) => {
+            return Err(fields.wrong("prompt", WORDS, other));
+        }
     };
     if items[0].is_number() {
         return Ok(vec![Prompt::Tokens(token_ids(fields, "prompt", items)?)]);
     }
     let of = |(i, item): (usize, &Value)| {
         let at = format!("prompt[{i}]");
-        match item {
-            Value::String(text) if items[0].is_string() => Ok(Prompt::Raw(text.clone())),
-            Value::Array(ids) if items[0].is_array() => Ok(Prompt::Tokens(token_ids(fields, &at, ids)?)),
-            other if items[0].is_string() => Err(fields.wrong(&at, "a string", other)),
-            other => Err(fields.wrong(&at, "an array of token ids", other)),
+        if items[0].is_string() {
+            let text = item.as_str().ok_or_else(|| fields.wrong(&at, "a string", item))?;
+            return Ok(Prompt::Raw(text.to_owned()));
         }
+        let ids = item.as_array().ok_or_else(|| fields.wrong(&at, "an array of token ids", item))?;
+        Ok(Prompt::Tokens(token_ids(fields, &at, ids)?))
     };
     items.iter().enumerate().map(of).collect()
 }

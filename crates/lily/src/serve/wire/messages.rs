@@ -106,7 +106,9 @@ pub fn arguments_object(fields: &Fields, name: &str, value: Value) -> Result<Map
         Value::Object(arguments) => return Ok(arguments),
         Value::String(text) if text.trim().is_empty() => return Ok(Map::new()),
         Value::String(text) => text,
-        other => return Err(fields.wrong(name, WORDS, &other)),
+        other @ (Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_)) => {
+            return Err(fields.wrong(name, WORDS, &other));
+        }
     };
     // Read as any JSON first: that it is no object is then ours to say.
     match unique::from_slice(text.as_bytes()) {

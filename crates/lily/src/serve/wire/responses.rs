@@ -120,7 +120,9 @@ impl Input {
         let items = match fields.required::<Value>("input")? {
             Value::String(text) => vec![json!({"role": "user", "content": text})],
             Value::Array(items) => items,
-            other => return Err(fields.wrong("input", "a string or an array of items", &other)),
+            other @ (Value::Null | Value::Bool(_) | Value::Number(_) | Value::Object(_)) => {
+                return Err(fields.wrong("input", "a string or an array of items", &other));
+            }
         };
         if items.is_empty() {
             return Err(fields.error("input", "empty; at least one item is needed"));
@@ -207,7 +209,9 @@ fn parts(item: &mut Fields, name: &str, kinds: &[&str]) -> Result<String, ApiErr
     let parts = match item.required::<Value>(name)? {
         Value::String(text) => return Ok(text),
         Value::Array(parts) => parts,
-        other => return Err(item.wrong(name, "a string or an array of parts", &other)),
+        other @ (Value::Null | Value::Bool(_) | Value::Number(_) | Value::Object(_)) => {
+            return Err(item.wrong(name, "a string or an array of parts", &other));
+        }
     };
     let text = |(i, part)| {
         let mut part = Fields::new(part, &item.path(&format!("{name}[{i}]")))?;
