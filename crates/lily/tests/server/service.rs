@@ -131,3 +131,13 @@ fn the_formula_is_ruby() {
         assert!(text.contains(block), "{block}");
     }
 }
+
+#[test]
+fn the_page_is_served_with_its_policy_and_needs_no_key() {
+    let server = Server::start(&["--api-key", "k"]);
+    let page = http::get(&server.address, "/");
+    assert_eq!((page.status, page.header("content-type")), (200, Some("text/html; charset=utf-8")));
+    assert!(page.header("content-security-policy").is_some_and(|policy| policy.starts_with("default-src 'none'; ")));
+    assert!(page.body.starts_with("<!doctype html>") && page.body.ends_with("</html>\n"));
+    assert_eq!(http::get(&server.address, "/v1/models").status, 401);
+}
