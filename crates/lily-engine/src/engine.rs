@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use lily_kernels::backend::Backend;
 use lily_kernels::devices;
+use sha2::{Digest, Sha256};
 
 use crate::batch::{Batch, Turn};
 use crate::budget::{Allowance, Budget};
@@ -18,11 +19,12 @@ use crate::prepare::{Prepared, Preparer};
 use crate::request::{CancelToken, Completion, EventSink, Request, SamplingParams};
 use crate::runtime::Runtime;
 use crate::schedule::{Deliver, Drive, RequestId, Stats, Update};
-use crate::session::CacheSize;
+use crate::session::{CacheSize, DiskTier, Fingerprint};
 use crate::text::Codec;
 
 pub use crate::checkpoint::{EmbeddedModel, ModelSource};
 pub use crate::error::EngineError;
+pub use crate::session::DiskOptions;
 pub use lily_kernels::devices::{DeviceKind, NAMES as DEVICES};
 pub use lily_kernels::plan::Precision;
 pub use lily_kernels::switches::{SWITCHES, Switches};
@@ -45,6 +47,8 @@ pub struct EngineOptions {
     /// Bytes that earlier turns, and requests side by side, may take beyond one context; `None` takes a share of the
     /// memory.
     pub session_memory: Option<u64>,
+    /// Where earlier turns are kept over restarts; `None` keeps none.
+    pub session_disk: Option<DiskOptions>,
     /// Prefill chunk bound in tokens, at absolute positions.
     pub prefill_chunk: usize,
     /// Requests that may run at the same time.
@@ -66,6 +70,7 @@ impl EngineOptions {
             context_length: None,
             memory: None,
             session_memory: None,
+            session_disk: None,
             prefill_chunk: 2048,
             parallel: NonZeroUsize::MIN,
             switches: Switches::default(),
@@ -139,7 +144,14 @@ impl Engine {
         let allowance = budget.settle(options.context_length, options.session_memory)?;
         let limits = limits(options, &checkpoint, &codec, &allowance)?;
         let size = CacheSize { blocks: allowance.blocks, snapshot_bytes: allowance.snapshot_bytes };
-        let runtime = Runtime::new(model, &checkpoint, backend, size, (precision, options.switches))?;
+        let layout = (model.memory.state_bytes, model.memory.block_bytes);
+        let mut runtime = Runtime::new(model, &checkpoint, backend, size, (precision, options.switches))?;
+        if let Some(disk) = &options.session_disk {
+            let fingerprint = fingerprint(&checkpoint, &format!("{kind:?} {precision:?} {layout:?}"))?;
+            let tier = DiskTier::open(disk, fingerprint)
+                .map_err(|error| EngineError::Options(format!("{}: {error}", disk.folder.display())))?;
+            runtime.keep_on_disk(tier);
+        }
         let mut info = describe(&checkpoint, &limits, &*runtime.stepper.backend);
         info.warnings.extend(allowance.note);
         let defaults = default_sampling(&checkpoint);
@@ -230,6 +242,10 @@ impl Drive for Engine {
         Turn { runtime, limits, codec: preparer.codec(), batch, deliver }.run();
     }
 
+    fn close(&mut self) {
+        self.runtime.close();
+    }
+
     fn stats(&self) -> Stats {
         let held = self.runtime.held();
         Stats {
@@ -239,9 +255,37 @@ impl Drive for Engine {
             snapshot_budget_bytes: held.snapshot_budget_bytes as u64,
             kv_blocks_used: held.blocks_used,
             kv_blocks: held.blocks,
+            disk_snapshots: held.on_disk.0,
+            disk_bytes: held.on_disk.1,
             ..self.batch.stats
         }
     }
+}
+
+/// What must be the same for a stored state to be of use: the model's files, and how they are computed with. Weights
+/// count with their headers and samples, not with all of their gigabytes.
+fn fingerprint(checkpoint: &Checkpoint, computed: &str) -> Result<Fingerprint, EngineError> {
+    const SAMPLE: usize = 4096;
+    const SAMPLES: usize = 64;
+    let mut hasher = Sha256::new();
+    let mut add = |bytes: &[u8]| {
+        hasher.update((bytes.len() as u64).to_le_bytes());
+        hasher.update(bytes);
+    };
+    add(env!("CARGO_PKG_VERSION").as_bytes());
+    add(computed.as_bytes());
+    for name in ["config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"] {
+        add(&checkpoint.file(name)?.unwrap_or_default());
+    }
+    for (file, summary) in checkpoint.weight_files().iter().zip(checkpoint.weight_file_summaries()) {
+        let bytes = file.bytes();
+        let (header, data) = bytes.split_at((summary.data_start as usize).min(bytes.len()));
+        add(header);
+        add(&(data.len() as u64).to_le_bytes());
+        let step = (data.len() / SAMPLES).max(SAMPLE);
+        data.chunks(step).for_each(|part| add(&part[..part.len().min(SAMPLE)]));
+    }
+    Ok(hasher.finalize().into())
 }
 
 fn open_codec(checkpoint: &Checkpoint) -> Result<Codec, EngineError> {

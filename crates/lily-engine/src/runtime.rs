@@ -11,7 +11,7 @@ use lily_kernels::switches::Switches;
 use crate::checkpoint::Checkpoint;
 use crate::error::EngineError;
 use crate::model::qwen3_5::Qwen3_5;
-use crate::session::{CacheSize, Held, OutOfBlocks, Session, Store};
+use crate::session::{CacheSize, DiskTier, Held, OutOfBlocks, Session, Store};
 use crate::step::Stepper;
 
 /// Of a runtime whose memory nobody has planned.
@@ -115,6 +115,16 @@ impl Runtime {
     /// Ends a timeline and forgets what it holds.
     pub fn discard(&mut self, session: Session) {
         self.store.discard(session);
+    }
+
+    /// Snapshots that are given up go to the disk, and are found there.
+    pub(crate) fn keep_on_disk(&mut self, disk: DiskTier) {
+        self.store.keep_on_disk(disk);
+    }
+
+    /// Writes what is worth it to the disk, if there is one for it, and waits for that.
+    pub fn close(&mut self) {
+        self.store.close(&mut *self.stepper.backend);
     }
 
     /// What sessions and snapshots take.

@@ -43,6 +43,9 @@ pub trait Drive {
     /// Moves the running requests on: at most one decode step and one prefill chunk.
     fn step(&mut self, deliver: &mut Deliver);
 
+    /// Nothing follows: what is worth it may be written down.
+    fn close(&mut self) {}
+
     /// What was done so far, and what is held.
     fn stats(&self) -> Stats;
 }
@@ -111,6 +114,10 @@ pub struct Stats {
     pub kv_blocks_used: usize,
     /// All of them.
     pub kv_blocks: usize,
+    /// States on the disk.
+    pub disk_snapshots: usize,
+    /// Their bytes.
+    pub disk_bytes: u64,
 }
 
 /// Everything the thread can be told.
@@ -383,6 +390,7 @@ fn run(mut engine: impl Drive, shared: &Shared) {
         }
         shared.publish(callers.running(), engine.stats());
     }
+    engine.close();
 }
 
 fn begin(job: Job, engine: &mut impl Drive, callers: &mut Callers) {

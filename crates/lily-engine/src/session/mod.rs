@@ -3,10 +3,13 @@
 //! request may go on (`tree`), with a share in the blocks that belong to it. Runs no model; `batch.rs` moves it on.
 
 mod blocks;
+mod disk; // snapshots that survive a restart
 mod store;
 mod tree;
 
 pub use blocks::OutOfBlocks;
+pub(crate) use disk::DiskTier;
+pub use disk::{DiskOptions, Fingerprint};
 pub use store::Held;
 pub(crate) use store::{CacheSize, Store};
 

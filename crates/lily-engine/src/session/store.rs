@@ -8,12 +8,14 @@ use lily_kernels::inputs::KV_BLOCK;
 
 use super::Session;
 use super::blocks::{BlockPool, OutOfBlocks};
+use super::disk::{DiskTier, Record};
 use super::tree::{NodeId, PrefixTree, Snapshot};
 use crate::error::EngineError;
 use crate::model::memory::MemoryLayout;
 
 /// Most snapshots, however small they are: they are looked through one by one.
 const MAX_SNAPSHOTS: usize = 1024;
+const SNAPSHOT: &str = "a snapshot of the recurrent state";
 
 /// How much a store may hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,6 +39,8 @@ pub struct Held {
     pub blocks_used: usize,
     /// All of them.
     pub blocks: usize,
+    /// Snapshots on the disk, and their bytes.
+    pub on_disk: (usize, u64),
 }
 
 /// Sessions, snapshots, and the pool of KV blocks.
@@ -49,6 +53,8 @@ pub struct Store {
     block_bytes: usize,
     state_bytes: usize,
     snapshot_bytes: usize,
+    /// What was given up, or was there before the program began.
+    disk: Option<DiskTier>,
     /// States of sessions that have ended, for those to come.
     spare: Vec<BufferId>,
     /// Counts requests.
@@ -65,9 +71,25 @@ impl Store {
             block_bytes: memory.block_bytes,
             state_bytes: memory.state_bytes,
             snapshot_bytes: size.snapshot_bytes,
+            disk: None,
             spare: Vec::new(),
             clock: 0,
         }
+    }
+
+    /// Snapshots that are given up go there, and are found there.
+    pub fn keep_on_disk(&mut self, disk: DiskTier) {
+        self.disk = Some(disk);
+    }
+
+    /// Writes all snapshots that are not on the disk, the newest last, and waits for that.
+    pub fn close(&mut self, backend: &mut dyn Backend) {
+        let mut all: Vec<(u64, NodeId)> = self.tree.iter().map(|(id, snapshot)| (snapshot.last_used, id)).collect();
+        all.sort_by_key(|(last_used, id)| (*last_used, self.tree.len(*id)));
+        for (_, id) in all {
+            self.save(backend, id, true);
+        }
+        self.disk = None;
     }
 
     /// What it holds now.
@@ -79,6 +101,7 @@ impl Store {
             snapshot_budget_bytes: self.snapshot_bytes,
             blocks_used: self.pool.len() - self.pool.available(),
             blocks: self.pool.len(),
+            on_disk: self.disk.as_ref().map_or((0, 0), DiskTier::held),
         }
     }
 
@@ -111,6 +134,7 @@ impl Store {
     /// The device has no memory for a new session, or running ones hold all blocks.
     pub fn begin(&mut self, backend: &mut dyn Backend, prompt: &[u32]) -> Result<Session, EngineError> {
         let mut session = self.fresh(backend)?;
+        self.restore(backend, prompt);
         match self.catch_up(backend, &mut session, prompt) {
             Ok(()) => Ok(session),
             Err(full) => {
@@ -151,6 +175,42 @@ impl Store {
         Ok(())
     }
 
+    /// Brings a snapshot back from the disk, if one there is farther on than those in memory.
+    fn restore(&mut self, backend: &mut dyn Backend, prompt: &[u32]) {
+        let limit = prompt.len().saturating_sub(1);
+        let here = self.tree.longest(prompt, limit).map_or(0, |id| self.tree.len(id));
+        let Some(disk) = &self.disk else { return };
+        let Some(record) = disk.longest(prompt, here, limit).and_then(|len| disk.load(&prompt[..len])) else { return };
+        let count = record.tokens.len().div_ceil(KV_BLOCK);
+        if record.state.len() != self.state_bytes || record.kv.len() != count * self.block_bytes {
+            tracing::warn!(tokens = record.tokens.len(), "a snapshot is not used: its sizes are another model's");
+            return;
+        }
+        let mut blocks = Vec::new();
+        if self.take_blocks(backend, count, &mut blocks).is_err() {
+            return;
+        }
+        for (block, bytes) in blocks.iter().zip(record.kv.chunks_exact(self.block_bytes.max(1))) {
+            backend.write(self.kv, *block as usize * self.block_bytes, bytes);
+        }
+        self.keep(backend, &record.tokens, blocks, |backend, state| backend.write(state, 0, &record.state));
+    }
+
+    /// Hands a snapshot to the disk, if there is one and it lacks it.
+    fn save(&self, backend: &mut dyn Backend, id: NodeId, must: bool) {
+        let (Some(disk), Some(snapshot)) = (&self.disk, self.tree.snapshot(id)) else { return };
+        let tokens = self.tree.tokens(id);
+        if !disk.wants(&tokens) {
+            return;
+        }
+        let (mut state, mut kv) = (vec![0; self.state_bytes], vec![0; snapshot.blocks.len() * self.block_bytes]);
+        backend.read(snapshot.state, 0, &mut state);
+        for (block, bytes) in snapshot.blocks.iter().zip(kv.chunks_exact_mut(self.block_bytes.max(1))) {
+            backend.read(self.kv, *block as usize * self.block_bytes, bytes);
+        }
+        disk.save(Record { tokens, state, kv }, must);
+    }
+
     /// Makes the last block of `len` positions one that nobody else holds, if there is room in it to write to.
     fn own_tail(&mut self, backend: &mut dyn Backend, len: usize, blocks: &mut [u32]) -> Result<(), OutOfBlocks> {
         let Some(tail) = blocks.last_mut().filter(|_| !len.is_multiple_of(KV_BLOCK)) else { return Ok(()) };
@@ -176,9 +236,23 @@ impl Store {
     /// Keeps what a timeline has computed, so that a later request can go on from here. A state for which there is no
     /// memory is not kept: all it would have saved is time.
     pub fn snapshot(&mut self, backend: &mut dyn Backend, session: &Session) {
-        if session.is_empty() || self.state_bytes > self.snapshot_bytes || self.tree.contains(&session.tokens) {
+        if session.is_empty() || self.tree.contains(&session.tokens) {
             return;
         }
+        let blocks = session.blocks[..session.len().div_ceil(KV_BLOCK)].to_vec();
+        self.pool.share(&blocks);
+        let (bytes, from) = (self.state_bytes, (session.state, session.half * self.state_bytes));
+        self.keep(backend, &session.tokens, blocks, |backend, state| backend.copy(from, (state, 0), bytes));
+    }
+
+    /// Puts a snapshot into the tree, its share of the blocks with it, and its state by `fill`; gives others up for it.
+    fn keep(
+        &mut self,
+        backend: &mut dyn Backend,
+        tokens: &[u32],
+        blocks: Vec<u32>,
+        fill: impl FnOnce(&mut dyn Backend, BufferId),
+    ) {
         let is_full = |this: &Self| {
             let count = this.tree.snapshots();
             count >= MAX_SNAPSHOTS || (count + 1) * this.state_bytes > this.snapshot_bytes
@@ -186,11 +260,13 @@ impl Store {
         while let Some(id) = self.tree.cheapest().filter(|_| is_full(self)) {
             self.drop_snapshot(backend, id);
         }
-        let Ok(state) = backend.allocate("a snapshot of the recurrent state", self.state_bytes) else { return };
-        backend.copy((session.state, session.half * self.state_bytes), (state, 0), self.state_bytes);
-        let blocks = session.blocks[..session.len().div_ceil(KV_BLOCK)].to_vec();
-        self.pool.share(&blocks);
-        let old = self.tree.insert(&session.tokens, Snapshot { state, blocks, last_used: self.clock });
+        let state = if is_full(self) { None } else { backend.allocate(SNAPSHOT, self.state_bytes).ok() };
+        let Some(state) = state else {
+            self.pool.give(&blocks);
+            return;
+        };
+        fill(backend, state);
+        let old = self.tree.insert(tokens, Snapshot { state, blocks, last_used: self.clock });
         assert!(old.is_none(), "a prefix is kept once");
     }
 
@@ -206,11 +282,20 @@ impl Store {
         more: usize,
     ) -> Result<(), OutOfBlocks> {
         let need = (session.len() + more).div_ceil(KV_BLOCK).saturating_sub(session.blocks.len());
-        if need > self.pool.available() + self.idle_blocks() {
-            return Err(OutOfBlocks { wanted: need, free: self.pool.available() });
+        self.take_blocks(backend, need, &mut session.blocks)
+    }
+
+    fn take_blocks(
+        &mut self,
+        backend: &mut dyn Backend,
+        count: usize,
+        table: &mut Vec<u32>,
+    ) -> Result<(), OutOfBlocks> {
+        if count > self.pool.available() && count > self.pool.available() + self.idle_blocks() {
+            return Err(OutOfBlocks { wanted: count, free: self.pool.available() });
         }
         loop {
-            match self.pool.take(need, &mut session.blocks) {
+            match self.pool.take(count, table) {
                 Ok(()) => return Ok(()),
                 Err(full) => match self.tree.oldest_leaf() {
                     Some(id) => self.drop_snapshot(backend, id),
@@ -252,6 +337,7 @@ impl Store {
     }
 
     fn drop_snapshot(&mut self, backend: &mut dyn Backend, id: NodeId) {
+        self.save(backend, id, false);
         if let Some(snapshot) = self.tree.remove(id) {
             self.pool.give(&snapshot.blocks);
             backend.free(snapshot.state);

@@ -131,7 +131,6 @@ impl PrefixTree {
     }
 
     /// A node's tokens.
-    #[cfg(test)]
     pub fn tokens(&self, id: NodeId) -> Vec<u32> {
         let mut runs = Vec::new();
         let mut at = id;

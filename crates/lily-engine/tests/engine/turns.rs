@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use lily_engine::engine::{Engine, EngineOptions, Precision};
+use lily_engine::engine::{DiskOptions, Engine, EngineOptions, Precision};
 use lily_engine::request::{CancelToken, ChatPrompt, Completion, FinishReason, Prompt, Request, SamplingParams};
 use lily_engine::schedule::Drive;
 use serde_json::{Value, json};
@@ -390,4 +390,92 @@ fn scores_of_a_prompt_are_those_of_its_logits() {
             }
         }
     }
+}
+
+/// The snapshot files under a folder.
+fn snapshot_files(folder: &std::path::Path) -> Vec<std::path::PathBuf> {
+    let entries = |path: &std::path::Path| std::fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path());
+    entries(folder).flat_map(|model| entries(&model).collect::<Vec<_>>()).collect()
+}
+
+/// C12: a conversation goes on after a restart as if there had been none; at each place, and from whole files of this
+/// model only.
+#[test]
+fn c12_a_conversation_survives_a_restart_and_damaged_or_foreign_files_do_not_count() {
+    let folder = tempfile::tempdir().unwrap();
+    let disk = DiskOptions { folder: folder.path().to_owned(), bytes: 1 << 30 };
+    let stored = EngineOptions { session_disk: Some(disk), ..options() };
+    let mut chat = chat(false, true, Vec::new(), Some(&"Be kind to the passengers. ".repeat(60)));
+    chat.messages.push(json!({"role": "user", "content": QUESTIONS[0]}));
+    let request = |chat: &ChatPrompt| Request {
+        max_tokens: Some(60),
+        ..Request::new(Prompt::Chat(chat.clone()), SamplingParams::GREEDY)
+    };
+    let mut engine = Engine::open(&stored).unwrap();
+    let first = run(&mut engine, &request(&chat));
+    engine.close();
+    drop(engine);
+    assert!(snapshot_files(folder.path()).len() >= 3, "the system message, the prompt, the end");
+
+    let mut edited = chat.clone();
+    edited.messages[1]["content"] = "Something else?".into();
+    let again = chat.clone();
+    chat.messages.push(json!({"role": "assistant", "content": first.content}));
+    chat.messages.push(json!({"role": "user", "content": QUESTIONS[1]}));
+    for chat in [&chat, &again, &edited] {
+        let mut warm = Engine::open(&options()).unwrap();
+        run(&mut warm, &request(&again));
+        let want = run(&mut warm, &request(chat));
+        let mut restarted = Engine::open(&stored).unwrap();
+        let got = run(&mut restarted, &request(chat));
+        assert!(want.usage.cached_tokens > 300);
+        assert_eq!((got.usage, &got.tokens), (want.usage, &want.tokens));
+    }
+    let exact = EngineOptions { precision: Precision::Exact, ..stored.clone() };
+    assert_eq!(run(&mut Engine::open(&exact).unwrap(), &request(&chat)).usage.cached_tokens, 0, "computed otherwise");
+    let cold = run(&mut Engine::open(&options()).unwrap(), &request(&chat));
+    for damage in [0, 50, 200, 100_000] {
+        for file in snapshot_files(folder.path()) {
+            let mut bytes = std::fs::read(&file).unwrap();
+            let at = damage.min(bytes.len() - 1);
+            bytes[at] ^= 0x10;
+            std::fs::write(&file, bytes).unwrap();
+        }
+        let done = run(&mut Engine::open(&stored).unwrap(), &request(&chat));
+        assert_eq!((done.usage.cached_tokens, &done.tokens), (0, &cold.tokens), "byte {damage}");
+    }
+    for file in snapshot_files(folder.path()) {
+        let length = std::fs::metadata(&file).unwrap().len();
+        std::fs::File::options().write(true).open(&file).unwrap().set_len(length / 2).unwrap();
+    }
+    assert_eq!(run(&mut Engine::open(&stored).unwrap(), &request(&chat)).usage.cached_tokens, 0);
+}
+
+/// What is given up in memory is found on the disk.
+#[test]
+fn conversations_beyond_the_memory_come_back_from_the_disk() {
+    let folder = tempfile::tempdir().unwrap();
+    let disk = DiskOptions { folder: folder.path().to_owned(), bytes: 1 << 30 };
+    let small = EngineOptions { session_memory: Some(12_000_000), session_disk: Some(disk), ..options() };
+    let mut engine = Engine::open(&small).unwrap();
+    let prompt = |i: u32| {
+        let ids = (0..700).map(|t| 300 + (t * (2 * i + 3)) % 997).collect();
+        Request { max_tokens: Some(2), ignore_eos: true, ..Request::new(Prompt::Tokens(ids), SamplingParams::GREEDY) }
+    };
+    let first: Vec<Completion> = (0..10)
+        .map(|i| {
+            let done = run(&mut engine, &prompt(i));
+            // The disk may be slower than the model, and is not waited for.
+            std::thread::sleep(std::time::Duration::from_millis(150));
+            done
+        })
+        .collect();
+    let mut found = 0;
+    for (i, first) in first.iter().enumerate() {
+        let again = run(&mut engine, &prompt(i as u32));
+        assert_eq!(again.tokens, first.tokens);
+        found += usize::from(again.usage.cached_tokens >= 256);
+    }
+    assert!(found >= 8, "{found} of 10 were found");
+    assert!(engine.stats().disk_snapshots > 10);
 }
