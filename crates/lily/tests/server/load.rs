@@ -125,10 +125,8 @@ fn a_second_signal_cuts_an_answer_and_says_so() {
 fn end_tokens() -> String {
     let config = include_str!("../../../../models/lily-demo/generation_config.json");
     let config: serde_json::Value = serde_json::from_str(config).expect("JSON");
-    let ids = match &config["eos_token_id"] {
-        serde_json::Value::Array(ids) => ids.clone(),
-        one => vec![one.clone()],
-    };
+    let ids = &config["eos_token_id"];
+    let ids = ids.as_array().cloned().unwrap_or_else(|| vec![ids.clone()]);
     ids.iter().map(|id| format!(r#""{id}": -100"#)).collect::<Vec<_>>().join(", ")
 }
 

@@ -22,10 +22,9 @@ fn load(args: &[&str], text: &str, pairs: &[(&str, &str)]) -> anyhow::Result<Loa
 }
 
 fn serve(args: &[&str], text: &str, pairs: &[(&str, &str)]) -> ServeFlags {
-    match load(&[&["serve"], args].concat(), text, pairs).unwrap().cli.command {
-        Asked::Serve(flags) => flags,
-        other => panic!("{other:?}"),
-    }
+    let command = load(&[&["serve"], args].concat(), text, pairs).unwrap().cli.command;
+    let Asked::Serve(flags) = command else { panic!("{command:?}") };
+    flags
 }
 
 /// The sentence about a file of this text, without the file's name.
