@@ -12,6 +12,7 @@ use crate::request::FinishReason;
 use crate::runtime::Runtime;
 use crate::schedule::{Deliver, RequestId, Stats, Update};
 use crate::session::Session;
+use crate::structure::Masks;
 use crate::text::Codec;
 
 /// The running requests, oldest first.
@@ -30,6 +31,8 @@ pub struct Batch {
     edits: Vec<LogitEdit>,
     tokens: Vec<u32>,
     logits: Vec<f32>,
+    /// Finds masks; there since the first request that needs one.
+    masks: Option<Masks>,
 }
 
 impl Batch {
@@ -211,6 +214,7 @@ impl Turn<'_, '_> {
     /// A token for each of these requests, whose logits are those of the last step, row by row. Where the device can,
     /// the step behind it is submitted before the tokens are read.
     fn choose(&mut self, rows: Vec<RequestId>) {
+        self.take_masks();
         let ahead = self.may_run_ahead(&rows);
         let tokens = match self.sample(&rows, ahead) {
             Ok(tokens) => tokens,
@@ -227,7 +231,12 @@ impl Turn<'_, '_> {
             own &= generation.is_free();
             let means = (self.limits, &**self.codec.tokenizer());
             match generation.take(*token, logits, means, self.deliver) {
-                Ok(None) => {}
+                // The step of this token runs meanwhile, or comes next.
+                Ok(None) => {
+                    if let Some(structure) = generation.structure.take() {
+                        self.batch.masks.get_or_insert_with(Masks::new).find(*id, structure);
+                    }
+                }
                 Ok(Some(reason)) => ended.push((*id, Ok(reason))),
                 Err(error) => ended.push((*id, Err(error))),
             }
@@ -246,6 +255,19 @@ impl Turn<'_, '_> {
             self.batch.ready = rows;
         }
         self.batch.tokens = tokens;
+    }
+
+    /// Waits for the masks that are being found.
+    fn take_masks(&mut self) {
+        while let Some((id, structure, result)) = self.batch.masks.as_mut().and_then(Masks::next) {
+            // Those that have ended need none.
+            if let Some(generation) = self.batch.find_mut(id) {
+                generation.structure = Some(structure);
+            }
+            if let Err(error) = result {
+                self.end(id, Err(error.into()));
+            }
+        }
     }
 
     /// Whether the step behind the next tokens can be submitted before they are known: if all take part, and nothing
@@ -268,7 +290,8 @@ impl Turn<'_, '_> {
         for (row, id) in rows.iter().enumerate() {
             match self.batch.find(*id).filter(|generation| generation.phase == Phase::Decode) {
                 Some(generation) => {
-                    sampling.push(generation.sampling(self.limits));
+                    let mask = generation.mask().map(|mask| self.runtime.stepper.push_mask(mask));
+                    sampling.push(SamplingInputs { mask, ..generation.sampling(self.limits) });
                     edits.extend(generation.edits(row));
                     scored |= generation.wants_scores();
                 }
@@ -401,5 +424,13 @@ impl Turn<'_, '_> {
 }
 
 /// Of a row that nobody looks at.
-const UNUSED: SamplingInputs =
-    SamplingInputs { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 0, counter: 0, vocab_limit: 0 };
+const UNUSED: SamplingInputs = SamplingInputs {
+    temperature: 0.0,
+    top_k: 0,
+    top_p: 1.0,
+    min_p: 0.0,
+    seed: 0,
+    counter: 0,
+    vocab_limit: 0,
+    mask: None,
+};

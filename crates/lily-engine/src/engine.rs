@@ -156,7 +156,8 @@ impl Engine {
         info.warnings.extend(allowance.note);
         let defaults = default_sampling(&checkpoint);
         let rows = runtime.stepper.model().config.vocab_size;
-        let preparer = Preparer::new(Arc::new(codec), limits.context_length, limits.vocab_limit, rows).into();
+        let preparer = Preparer::new(Arc::new(codec), limits.context_length, limits.vocab_limit, rows);
+        let preparer = preparer.ending_at(&limits.stop_ids).into();
         Ok(Self { runtime, preparer, limits, defaults, info, batch: Batch::default(), refused: Vec::new(), checkpoint })
     }
 

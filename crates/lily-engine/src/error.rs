@@ -8,7 +8,7 @@ use crate::checkpoint::CheckpointError;
 use crate::model::config::ConfigError;
 use crate::request::RequestError;
 use crate::session::OutOfBlocks;
-use crate::text::TextError;
+use crate::text::{GrammarError, TextError};
 
 /// Why an engine call failed.
 #[derive(Debug, thiserror::Error)]
@@ -39,6 +39,9 @@ pub enum EngineError {
         /// Of the token that was to be chosen, from 0 at the prompt's first.
         position: usize,
     },
+    /// What the answer must be.
+    #[error(transparent)]
+    Grammar(#[from] GrammarError),
     /// The cache.
     #[error(transparent)]
     Cache(#[from] OutOfBlocks),

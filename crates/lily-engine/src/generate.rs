@@ -15,6 +15,7 @@ use crate::prepare::Prepared;
 use crate::request::{CancelToken, Completion, Event, FinishReason, Request, Timings, TokenLogprobs, ToolCall, Usage};
 use crate::schedule::{Deliver, RequestId, Update};
 use crate::session::Session;
+use crate::structure::Structure;
 use crate::text::{AnswerStream, Tokenizer};
 
 /// Most bytes of logits of one chunk where those of every prompt token are wanted.
@@ -74,6 +75,8 @@ pub struct Generation {
     /// Tokens inside the think block.
     thought: usize,
     answer: Answer,
+    /// What the answer must be; away while its mask is found.
+    pub structure: Option<Structure>,
     /// Prompt tokens computed for it.
     prefilled: usize,
     prefill_ms: Option<f64>,
@@ -97,7 +100,7 @@ struct Answer {
 impl Generation {
     /// A request that has computed nothing.
     pub fn new(id: RequestId, prepared: Prepared, cancel: CancelToken, limits: &Limits) -> Self {
-        let Prepared { request, ids, resume_points, close_think, answer } = prepared;
+        let Prepared { request, ids, resume_points, close_think, answer, structure } = prepared;
         let prompt_len = ids.len();
         let room = limits.context_length - prompt_len;
         let budget = request.max_tokens.map_or(room, |max| max.min(room));
@@ -124,6 +127,7 @@ impl Generation {
                 reasoning: String::new(),
                 tool_calls: Vec::new(),
             },
+            structure,
             prefilled: 0,
             prefill_ms: None,
             started: Instant::now(),
@@ -259,7 +263,13 @@ impl Generation {
             seed: s.seed,
             counter: self.ids.len() as u64,
             vocab_limit: limits.vocab_limit,
+            mask: None,
         }
+    }
+
+    /// The only ids that its next token may be, unless all may be.
+    pub fn mask(&self) -> Option<&[u32]> {
+        self.structure.as_ref().and_then(Structure::mask)
     }
 
     /// What the logits of its row are edited by.
@@ -271,7 +281,7 @@ impl Generation {
     /// at its end, if it is.
     ///
     /// # Errors
-    /// There was nothing to choose from.
+    /// There was nothing to choose from, or the grammar failed.
     pub fn take(
         &mut self,
         chosen: u32,
@@ -295,7 +305,9 @@ impl Generation {
         let events = self.answer.stream.push(id, scores);
         self.forward(events, deliver);
         self.bound_thinking();
-        Ok(if self.answer.stream.stopped() {
+        self.structure.as_mut().map_or(Ok(()), |structure| structure.accept(id))?;
+        let is_complete = self.structure.as_ref().is_some_and(Structure::must_end);
+        Ok(if self.answer.stream.stopped() || is_complete {
             Some(FinishReason::Stop)
         } else if self.stopped() {
             Some(FinishReason::Cancelled)

@@ -15,6 +15,7 @@ pub mod session; // 8 what a conversation keeps on the device
 pub mod runtime; // 9 a model on a device: steps and sessions
 mod penalties; // 10 what changes logits before a token is chosen
 mod logprobs; // 10 how likely the chosen one was
+mod structure; // 10 which tokens a grammar leaves, found beside the forward pass
 mod generate; // 11 one request on its way: what is next, what a token means, how it ends
 mod batch; // 12 all running requests, side by side
 pub mod engine; // the door: opens a model, owns device and sessions

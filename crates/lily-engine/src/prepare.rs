@@ -1,10 +1,13 @@
 //! Flow 2, last part: a request → tokens and all else that needs no device. Checks what can be checked, on any thread, so
 //! that a long prompt holds up nobody's answer.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+
+use lily_kernels::inputs::mask_words;
 
 use crate::request::{CancelToken, Prompt, Request, RequestError};
-use crate::text::{AnswerStream, Codec};
+use crate::structure::Structure;
+use crate::text::{AnswerStream, Codec, GrammarError, Grammars};
 
 /// A request that is ready to run.
 #[derive(Debug)]
@@ -19,6 +22,8 @@ pub struct Prepared {
     pub(crate) close_think: Vec<u32>,
     /// Turns generated tokens into events.
     pub(crate) answer: AnswerStream,
+    /// What the answer must be.
+    pub(crate) structure: Option<Structure>,
 }
 
 impl Prepared {
@@ -47,12 +52,24 @@ pub struct Preparer {
     vocab_limit: u32,
     /// Rows of the table of embeddings.
     rows: usize,
+    /// Ids that end an answer.
+    stop_ids: Vec<u32>,
+    /// Made for the first request that needs them.
+    grammars: OnceLock<Result<Grammars, GrammarError>>,
 }
 
 impl Preparer {
     /// For an engine with this context, whose model has embeddings for `rows` tokens, of which `vocab_limit` exist.
     pub fn new(codec: Arc<Codec>, context_length: usize, vocab_limit: u32, rows: usize) -> Self {
-        Self { codec, context_length, vocab_limit, rows }
+        let stop_ids = codec.tokenizer().stop_ids().to_vec();
+        Self { codec, context_length, vocab_limit, rows, stop_ids, grammars: OnceLock::new() }
+    }
+
+    /// For an engine that ends answers at these ids, not only at the tokenizer's own.
+    #[must_use]
+    pub fn ending_at(mut self, stop_ids: &[u32]) -> Self {
+        self.stop_ids = stop_ids.to_vec();
+        self
     }
 
     /// Tokenizer and template.
@@ -63,7 +80,8 @@ impl Preparer {
     /// Checks and tokenizes.
     ///
     /// # Errors
-    /// A field is out of its range, the template refused the messages, or the prompt is too long.
+    /// A field is out of its range, a schema cannot be enforced, the template refused the messages, or the prompt is too
+    /// long.
     pub fn prepare(&self, request: Request) -> Result<Prepared, RequestError> {
         self.prepare_unless(request, &CancelToken::default())
     }
@@ -85,7 +103,19 @@ impl Preparer {
         };
         let close_think = request.thinking_budget.map(|_| self.codec.close_think()).transpose()?.unwrap_or_default();
         let answer = self.codec.answer(&request, prompt.open_think);
-        Ok(Prepared { request, ids: prompt.ids, resume_points, close_think, answer })
+        let structure = self.structure(&request, prompt.open_think)?;
+        Ok(Prepared { request, ids: prompt.ids, resume_points, close_think, answer, structure })
+    }
+
+    /// What the answer must be, and which tokens may be its first.
+    fn structure(&self, request: &Request, open_think: bool) -> Result<Option<Structure>, RequestError> {
+        if !Grammars::are_needed(request) {
+            return Ok(None);
+        }
+        let failed = |e: &GrammarError| RequestError::Field { field: "response_format", reason: e.to_string() };
+        let grammars = self.grammars.get_or_init(|| Grammars::new(Arc::clone(self.codec.tokenizer()), &self.stop_ids));
+        let grammar = grammars.as_ref().map_err(failed)?.compile(request, open_think)?;
+        grammar.map(|grammar| Structure::new(grammar, mask_words(self.rows)).map_err(|e| failed(&e))).transpose()
     }
 
     fn check_bias(&self, bias: &[(u32, f32)]) -> Result<(), RequestError> {

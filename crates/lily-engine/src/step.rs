@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use lily_kernels::backend::{Backend, DeviceError, ExecutableId, Observer, Ticket};
-use lily_kernels::inputs::{LogitEdit, SamplingInputs, SequenceInputs, StepInputs};
+use lily_kernels::inputs::{LogitEdit, SamplingInputs, SequenceInputs, StepInputs, mask_words};
 use lily_kernels::plan::{Logits, Phase, Plan, PlanKey, Precision, Program};
 use lily_kernels::switches::Switches;
 
@@ -107,6 +107,7 @@ impl Stepper {
         inputs.outputs.clear();
         inputs.sampling.clear();
         inputs.edits.clear();
+        inputs.masks.clear();
         inputs.tokens_on_device = false;
     }
 
@@ -226,6 +227,16 @@ impl Stepper {
         // Nobody looks at these ids.
         let ids = std::iter::repeat_n(0, sessions.len());
         self.submit_decode(sessions, ids, true)
+    }
+
+    /// Adds a mask to those of the next `submit_sample`, which are forgotten with the step after it; its number is for
+    /// `SamplingInputs`.
+    pub fn push_mask(&mut self, mask: &[u32]) -> u32 {
+        let words = mask_words(self.model.config.vocab_size);
+        assert_eq!(mask.len(), words, "a bit for each logit");
+        let number = self.inputs.masks.len() / words;
+        self.inputs.masks.extend_from_slice(mask);
+        number as u32
     }
 
     /// Chooses the next token of each output row of the last step, on the device, into the other token slot. `edits`

@@ -27,6 +27,7 @@ fn sampling(position: usize) -> SamplingInputs {
         seed: 1,
         counter: position as u64,
         vocab_limit: 4096,
+        mask: None,
     }
 }
 
@@ -39,7 +40,9 @@ fn decode(runtime: &mut Runtime, session: &mut Session, steps: usize) {
         });
         // Sometimes with, sometimes without.
         let edits = if session.len().is_multiple_of(3) { &[] } else { &edits[..] };
-        runtime.stepper.sample(&[sampling(session.len())], edits, &mut next).unwrap();
+        let mask = session.len().is_multiple_of(2).then(|| runtime.stepper.push_mask(&[0x5555_5555; 128]));
+        let sampling = SamplingInputs { mask, ..sampling(session.len()) };
+        runtime.stepper.sample(&[sampling], edits, &mut next).unwrap();
         runtime.reserve(session, 1).unwrap();
         runtime.stepper.decode(&mut [session], &next, true).unwrap();
     }

@@ -51,6 +51,8 @@ pub struct SamplingInputs {
     pub counter: u64,
     /// Ids from here on are padding of the vocabulary and are never chosen.
     pub vocab_limit: u32,
+    /// Which of the step's masks says what may be chosen; without one, all may.
+    pub mask: Option<u32>,
 }
 
 /// A change to one logit of one output row, made before the row's token is chosen.
@@ -94,6 +96,14 @@ pub struct StepInputs {
     pub sampling: Vec<SamplingInputs>,
     /// For plans that sample: rows ascending, an id at most once in a row.
     pub edits: Vec<LogitEdit>,
+    /// For plans that sample: masks of `mask_words(V)` words, one after the other. Bit `id % 32` of word `id / 32` says
+    /// that an id may be chosen. Several rows may name one mask.
+    pub masks: Vec<u32>,
+}
+
+/// Words of a mask over so many logits.
+pub const fn mask_words(vocab: usize) -> usize {
+    vocab.div_ceil(32)
 }
 
 impl StepInputs {
@@ -113,6 +123,12 @@ impl StepInputs {
     /// The edits of an output row.
     pub fn edits(&self, row: usize) -> &[LogitEdit] {
         &self.edits[self.edits_range(row)]
+    }
+
+    /// The mask of an output row of so many logits.
+    pub fn mask(&self, row: usize, vocab: usize) -> Option<&[u32]> {
+        let words = mask_words(vocab);
+        self.sampling[row].mask.map(|mask| &self.masks[mask as usize * words..][..words])
     }
 
     /// Where in `edits` they are.

@@ -256,6 +256,7 @@ fn prefill_and_decode(precision: Precision, switches: Switches) -> (Memory, Vec<
         seed: 0,
         counter: 0,
         vocab_limit: VOCAB as u32,
+        mask: None,
     };
     let mut inputs = StepInputs {
         tokens: vec![3, 49],

@@ -10,6 +10,7 @@ use tokenizers::models::bpe::BPE;
 use tokenizers::{Model as _, NormalizerWrapper, PreTokenizerWrapper};
 
 use super::encode_cache::EncodeCache;
+use super::parts::part_len;
 use super::spoken::{Before, Spoken};
 use super::{Rendered, TextError};
 use crate::request::CancelToken;
@@ -93,21 +94,6 @@ struct ModelKind {
     continuing_subword_prefix: Option<String>,
     end_of_word_suffix: Option<String>,
     dropout: Option<f64>,
-}
-
-/// Bytes of a text that are encoded at once, at least; between them somebody may cancel.
-const PART: usize = 256 << 10;
-
-/// Where a long text may be cut without a change of its tokens: before a space that stands between two ASCII letters.
-/// No split of a byte-level BPE goes on from a letter over a space, and no normal form reaches over either.
-fn part_len(text: &str) -> usize {
-    let bytes = text.as_bytes();
-    let between = |at: &usize| {
-        bytes[*at] == b' '
-            && bytes[at - 1].is_ascii_alphabetic()
-            && bytes.get(at + 1).is_some_and(u8::is_ascii_alphabetic)
-    };
-    (PART..bytes.len()).find(between).unwrap_or(bytes.len())
 }
 
 /// Raw bytes of every token, in one blob.
@@ -325,7 +311,7 @@ impl Tokenizer {
             if cancel.is_cancelled() {
                 return Err(TextError::Cancelled);
             }
-            let (part, behind) = rest.split_at(part_len(rest));
+            let (part, behind) = rest.split_at(part_len(&self.plain, rest));
             rest = behind;
             self.cache.extend(ids, part, |text, ids| {
                 let encoding = self.plain.encode_fast(text, false).map_err(|e| TextError::Encode(e.to_string()))?;
@@ -494,6 +480,7 @@ fn undo_alphabet(token: &str, alphabet: &[Option<u8>]) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::parts::PART;
     use super::*;
 
     fn demo() -> Tokenizer {
@@ -504,12 +491,13 @@ mod tests {
     fn a_long_text_in_parts_has_the_tokens_of_the_whole() {
         let tokenizer = demo();
         let sentence = "It's 12 o'clock, e\u{301}t\u{e9} 漢字🙂  and\n\n\tall is  well; don't you think so? ";
-        let text = sentence.repeat(3 * PART / sentence.len());
-        assert!(part_len(&text) < text.len());
-        let whole = tokenizer.plain.encode_fast(text.as_str(), false).unwrap();
-        assert_eq!(tokenizer.encode(&text).unwrap(), whole.get_ids());
-        let unbroken = "0123456789\n".repeat(PART / 5);
-        assert_eq!(part_len(&unbroken), unbroken.len(), "there is no place where it may be cut");
+        for piece in [sentence, "0123456789", "\n \t \r\n  ", "a\n \t \r\n  ", "漢字e\u{301}🙂", "+-= ++ "] {
+            let text = piece.repeat(3 * PART / piece.len());
+            // Lines without a word are one split, however many.
+            assert_eq!(part_len(&tokenizer.plain, &text) < text.len(), !piece.trim().is_empty(), "{piece:?}");
+            let whole = tokenizer.plain.encode_fast(text.as_str(), false).unwrap();
+            assert!(tokenizer.encode(&text).unwrap() == whole.get_ids(), "{piece:?}");
+        }
     }
 
     #[test]

@@ -137,8 +137,16 @@ fn sampling_touches_the_bytes_it_declares() {
         ..forward.key
     };
     let plan = r.model.record(key);
-    let how =
-        SamplingInputs { temperature: 0.7, top_k: 20, top_p: 0.9, min_p: 0.0, seed: 3, counter: 3, vocab_limit: 4096 };
+    let how = SamplingInputs {
+        temperature: 0.7,
+        top_k: 20,
+        top_p: 0.9,
+        min_p: 0.0,
+        seed: 3,
+        counter: 3,
+        vocab_limit: 4096,
+        mask: None,
+    };
     let inputs = StepInputs { outputs: vec![0], sampling: vec![how], ..StepInputs::default() };
     r.memory.prepare(&plan);
     assert!(run_plan(&plan, &mut r.memory, &inputs).iter().all(|t| t.agrees()));

@@ -6,7 +6,9 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
 use lily_engine::engine::{DEVICES, Engine, EngineOptions, Precision, Switches};
-use lily_engine::request::{CancelToken, ChatPrompt, Completion, Event, FinishReason, Prompt, Request, SamplingParams};
+use lily_engine::request::{
+    CancelToken, ChatPrompt, Completion, Event, FinishReason, Prompt, Request, ResponseFormat, SamplingParams,
+};
 use lily_kernels::backend::{Backend, BufferId, DeviceError, ExecutableId, Observer, Ticket};
 use lily_kernels::cpu::CpuBackend;
 use lily_kernels::devices::{self, DeviceKind};
@@ -139,6 +141,11 @@ const QUESTION: &str = "What is the capital of France?";
 const ANSWER: &str = "The capital of France is Paris.";
 
 /// Requests that end in every way there is, the later ones on sessions of the earlier ones.
+fn a_pair() -> ResponseFormat {
+    let item = json!({"enum": ["left", "right", 17]});
+    ResponseFormat::JsonSchema(json!({"type": "array", "items": item, "minItems": 2, "maxItems": 2}))
+}
+
 fn requests() -> Vec<Request> {
     let hot = SamplingParams { temperature: 1.5, top_k: 40, top_p: 0.9, seed: 3, ..SamplingParams::GREEDY };
     let penalized = SamplingParams { repetition_penalty: 1.3, presence_penalty: 0.5, ..SamplingParams::GREEDY };
@@ -157,6 +164,7 @@ fn requests() -> Vec<Request> {
         // To the end of the context, and over the end of a block of the cache.
         Request { ignore_eos: true, ..Request::new(Prompt::Tokens(vec![300; 505]), SamplingParams::GREEDY) },
         Request { max_tokens: Some(9), ..Request::new(Prompt::Tokens(vec![301; 251]), hot) },
+        Request { sampling: hot, response_format: a_pair(), ..plain.clone() },
         plain,
     ]
 }
@@ -203,6 +211,7 @@ fn running_ahead_changes_nothing_on_other_devices() {
             plain.clone(),
             Request { stop: vec!["of Fr".into()], ..plain.clone() },
             Request { max_tokens: Some(3), ..chat(&[QUESTION, ANSWER, "What is 27 + 58?"]) },
+            Request { response_format: a_pair(), ..plain },
         ];
         assert_same(device, &requests, &mut open(true), &mut open(false));
     }

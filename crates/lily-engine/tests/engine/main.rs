@@ -17,4 +17,5 @@ mod memory; // arena, sessions, cancellation
 mod numbers; // models whose numbers are none
 mod side_by_side; // requests that run at the same time
 mod sampling; // penalties, bias, stop strings, log-probabilities
+mod structure; // answers that obey a schema or call a tool
 mod turns; // conversations: what of them is reused

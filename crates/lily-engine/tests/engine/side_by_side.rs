@@ -4,10 +4,14 @@ use std::collections::HashMap;
 use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
 use std::sync::mpsc::channel;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lily_engine::engine::{Engine, EngineOptions, Precision};
-use lily_engine::request::{CancelToken, ChatPrompt, Completion, Event, FinishReason, Prompt, Request, SamplingParams};
+use lily_engine::prepare::Preparer;
+use lily_engine::request::{
+    CancelToken, ChatPrompt, Completion, Event, FinishReason, Prompt, Request, ResponseFormat, SamplingParams,
+    ToolChoice,
+};
 use lily_engine::schedule::{Drive, EngineThread, Job, RequestId, Stats, Update};
 use serde_json::json;
 
@@ -30,6 +34,26 @@ fn raw(first: u32, prompt: u32, generate: usize) -> Request {
     Request { max_tokens: Some(generate), ignore_eos: true, ..request }
 }
 
+/// An answer that is a list of two small objects.
+fn structured(sampling: SamplingParams) -> Request {
+    let schema = json!({"type": "array", "minItems": 2, "maxItems": 2, "items": {"type": "object", "additionalProperties":
+        false, "properties": {"who": {"enum": ["fox", "hen"]}, "n": {"type": "integer", "minimum": 0, "maximum": 99}},
+        "required": ["who", "n"]}});
+    Request { sampling, response_format: ResponseFormat::JsonSchema(schema), ..chat("Count them.", false) }
+}
+
+fn with_a_tool(sampling: SamplingParams) -> Request {
+    let parameters =
+        json!({"type": "object", "properties": {"city": {"enum": ["Rome", "Bern"]}}, "required": ["city"]});
+    let tool =
+        json!({"type": "function", "function": {"name": "weather", "description": "", "parameters": parameters}});
+    let mut request = Request { sampling, max_tokens: Some(60), ..chat("Is it warm in Rome?", false) };
+    if let Prompt::Chat(chat) = &mut request.prompt {
+        chat.tools.push(tool);
+    }
+    request
+}
+
 fn requests() -> Vec<Request> {
     let hot = SamplingParams { temperature: 1.2, top_k: 40, top_p: 0.9, seed: 3, ..SamplingParams::GREEDY };
     let penalized = SamplingParams { repetition_penalty: 1.3, presence_penalty: 0.5, ..hot };
@@ -44,6 +68,8 @@ fn requests() -> Vec<Request> {
         Request { prompt_logprobs: Some(2), max_tokens: Some(0), ..raw(4, 90, 0) },
         Request { thinking_budget: Some(4), ..chat("What is 27 + 58?", true) },
         raw(5, 1, 3),
+        structured(hot),
+        Request { tool_choice: ToolChoice::Required, ..with_a_tool(SamplingParams::GREEDY) },
         Request { sampling: SamplingParams { seed: 4, ..hot }, ..raw(1, 500, 20) },
     ]
 }
@@ -215,79 +241,84 @@ fn answers_to_the_same_prompt_compute_it_once() {
     assert_eq!(cached as u64 + stats.prefilled_tokens, 4 * 640);
 }
 
+/// Requests of all lengths, half of them sampled.
+fn kinds() -> Vec<Request> {
+    let lengths = [5, 20, 63, 64, 65, 200, 257, 700, 1500, 3000];
+    let said = ["Hello!", "What is 27 + 58?", "Tell me a story."];
+    let kind = |i: u32| {
+        let hot = SamplingParams { temperature: 0.9, top_p: 0.95, seed: u64::from(i), ..SamplingParams::GREEDY };
+        let sampling = if i.is_multiple_of(2) { SamplingParams::GREEDY } else { hot };
+        match i % 5 {
+            4 => Request { sampling, ..chat(said[i as usize % 3], i % 2 == 1) },
+            _ => Request { sampling, ..raw(i % 4, lengths[i as usize % lengths.len()], 6 + i as usize % 20) },
+        }
+    };
+    (0..40).map(kind).collect()
+}
+
+/// Sends one request and waits for its end; gives it up after so many of its events.
+fn ask(thread: &EngineThread, preparer: &Preparer, request: &Request, patience: Option<usize>) -> Completion {
+    let cancel = CancelToken::default();
+    let (ended, end) = channel();
+    let (gone, mut left) = (cancel.clone(), patience);
+    let job = Job {
+        prepared: preparer.prepare(request.clone()).unwrap(),
+        cancel,
+        sink: Box::new(move |_| {
+            if left == Some(0) {
+                gone.cancel();
+            }
+            left = left.map(|events| events.saturating_sub(1));
+            ControlFlow::Continue(())
+        }),
+        done: Box::new(move |result| ended.send(result).unwrap()),
+    };
+    thread.submit(job).unwrap();
+    end.recv_timeout(Duration::from_secs(300)).unwrap().unwrap()
+}
+
 /// Eight clients, each with one request after the other, a third of which it gives up.
 #[test]
 fn five_hundred_mixed_requests_from_eight_clients() {
-    let lengths = [5, 20, 63, 64, 65, 200, 257, 700, 1500, 3000];
-    let kinds: Vec<Request> = (0..40u32)
-        .map(|i| {
-            let sampling = if i % 2 == 0 {
-                SamplingParams::GREEDY
-            } else {
-                SamplingParams { temperature: 0.9, top_p: 0.95, seed: u64::from(i), ..SamplingParams::GREEDY }
-            };
-            match i % 5 {
-                4 => Request {
-                    sampling,
-                    ..chat(["Hello!", "What is 27 + 58?", "Tell me a story."][i as usize % 3], i % 2 == 1)
-                },
-                _ => Request { sampling, ..raw(i % 4, lengths[i as usize % lengths.len()], 6 + i as usize % 20) },
-            }
-        })
-        .collect();
+    let kinds = kinds();
     let options =
         EngineOptions { prefill_chunk: 512, session_memory: Some(200_000_000), ..options(Precision::Fast, 6) };
     let alone: Vec<Completion> = kinds.iter().map(|request| alone(&options, request)).collect();
-    let opened = options.clone();
-    let (thread, preparer) = EngineThread::start(64, move || {
-        let engine = Engine::open(&opened)?;
+    let open = move || {
+        let engine = Engine::open(&options)?;
         let preparer = engine.preparer();
         Ok((engine, preparer))
-    })
-    .unwrap();
-    let finished: usize = std::thread::scope(|scope| {
-        let client = |client: usize| {
-            let (thread, preparer, kinds, alone) = (&thread, &preparer, &kinds, &alone);
-            move || {
-                let mut whole = 0;
-                for i in (client..500).step_by(8) {
-                    let kind = i * 7 % kinds.len();
-                    let cancel = CancelToken::default();
-                    let (ended, end) = channel();
-                    let (seen, mut left) = (cancel.clone(), (i % 3 == 0).then_some(i % 5));
-                    let job = Job {
-                        prepared: preparer.prepare(kinds[kind].clone()).unwrap(),
-                        cancel: cancel.clone(),
-                        sink: Box::new(move |_| {
-                            if let Some(events) = &mut left {
-                                if *events == 0 {
-                                    seen.cancel();
-                                }
-                                *events = events.saturating_sub(1);
-                            }
-                            ControlFlow::Continue(())
-                        }),
-                        done: Box::new(move |result| ended.send(result).unwrap()),
-                    };
-                    thread.submit(job).unwrap();
-                    let got = end.recv_timeout(Duration::from_secs(120)).unwrap().unwrap();
-                    if got.finish_reason == FinishReason::Cancelled {
-                        assert!(i % 3 == 0 && alone[kind].tokens.starts_with(&got.tokens));
-                    } else {
-                        assert_same(&got, &alone[kind], &format!("request {i}"));
-                        whole += 1;
-                    }
-                }
-                whole
+    };
+    let (thread, preparer) = EngineThread::start(64, open).unwrap();
+    let client = |client: usize| {
+        let mut whole = 0;
+        for i in (client..500).step_by(8) {
+            let kind = i * 7 % kinds.len();
+            let got = ask(&thread, &preparer, &kinds[kind], (i % 3 == 0).then_some(i % 5));
+            if got.finish_reason == FinishReason::Cancelled {
+                assert!(i % 3 == 0 && alone[kind].tokens.starts_with(&got.tokens));
+            } else {
+                assert_same(&got, &alone[kind], &format!("request {i}"));
+                whole += 1;
             }
-        };
-        let clients: Vec<_> = (0..8).map(|n| scope.spawn(client(n))).collect();
+        }
+        whole
+    };
+    let finished: usize = std::thread::scope(|scope| {
+        let clients: Vec<_> = (0..8)
+            .map(|n| {
+                scope.spawn({
+                    let client = &client;
+                    move || client(n)
+                })
+            })
+            .collect();
         clients.into_iter().map(|client| client.join().unwrap()).sum()
     });
     assert!((330..=420).contains(&finished), "{finished} of 500 were not given up");
     // The last turn publishes its counts a moment after the last answer.
-    let deadline = std::time::Instant::now() + Duration::from_secs(5);
-    while thread.stats().running > 0 && std::time::Instant::now() < deadline {
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while thread.stats().running > 0 && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(5));
     }
     let stats: Stats = thread.stats();

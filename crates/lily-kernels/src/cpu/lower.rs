@@ -570,8 +570,9 @@ impl<'a> Run<'_, 'a> {
         let parts = self.step.scratch();
         let scratch = &mut Self::scratch(&parts, 0).sample;
         for (row, (logits, token)) in logits.chunks_exact(o.logits.cols).zip(tokens).enumerate() {
-            let (edits, how) = (inputs.edits(row), &inputs.sampling[row]);
-            *token = ops::sample::simd::choose(self.isa, logits, edits, how, scratch);
+            let (edits, mask) = (inputs.edits(row), inputs.mask(row, o.logits.cols));
+            let parts = ops::sample::simd::Row { logits, edits, mask };
+            *token = ops::sample::simd::choose(self.isa, parts, &inputs.sampling[row], scratch);
         }
     }
 }

@@ -36,7 +36,15 @@ struct Tables {
     outputs: usize,
     sampling: usize,
     edits: usize,
+    masks: usize,
 }
+
+/// Bytes of a `SampleRow`.
+const SAMPLE_ROW: usize = 36;
+/// Bytes of a `SampleEdit`.
+const SAMPLE_EDIT: usize = 16;
+/// In place of the number of a mask, as in `sample.metal`.
+const NO_MASK: u32 = u32::MAX;
 
 impl Tables {
     fn of(inputs: &StepInputs) -> Self {
@@ -45,12 +53,13 @@ impl Tables {
         let entries: usize = inputs.sequences.iter().map(|s| s.block_table.len()).sum();
         let outputs = (block_tables + 4 * entries).next_multiple_of(ALIGN);
         let sampling = (outputs + 4 * inputs.outputs.len()).next_multiple_of(ALIGN);
-        Self { block_tables, outputs, sampling, edits: sampling + 32 * inputs.sampling.len() }
+        let edits = (sampling + SAMPLE_ROW * inputs.sampling.len()).next_multiple_of(ALIGN);
+        Self { block_tables, outputs, sampling, edits, masks: edits + SAMPLE_EDIT * inputs.edits.len() }
     }
 }
 
 /// The numbers of a step as kernels read them: position and block table of each row (`StepRow`), the block tables, the
-/// output rows, how their tokens are chosen (`SampleRow`, `SampleEdit`).
+/// output rows, how their tokens are chosen (`SampleRow`, `SampleEdit`, masks).
 pub fn numbers(inputs: &StepInputs) -> Vec<u8> {
     let tables = Tables::of(inputs);
     let mut bytes = Vec::new();
@@ -73,12 +82,15 @@ pub fn numbers(inputs: &StepInputs) -> Vec<u8> {
         let draw = uniform(how.seed, how.counter) * 2f32.powi(32);
         let [temperature, top_p, min_p] = [how.temperature, how.top_p, how.min_p].map(f32::to_bits);
         let words = [temperature, how.top_k, top_p, min_p, draw as u32, how.vocab_limit];
-        bytes.extend(words.iter().chain(&[edits.start as u32, edits.len() as u32]).flat_map(|word| word.to_le_bytes()));
+        let tables = [edits.start as u32, edits.len() as u32, how.mask.unwrap_or(NO_MASK)];
+        bytes.extend(words.iter().chain(&tables).flat_map(|word| word.to_le_bytes()));
     }
+    bytes.resize(tables.edits, 0);
     for edit in &inputs.edits {
         let words = [edit.id, edit.bias.to_bits(), edit.repetition.to_bits(), edit.penalty.to_bits()];
         bytes.extend(words.iter().flat_map(|word| word.to_le_bytes()));
     }
+    bytes.extend(inputs.masks.iter().flat_map(|word| word.to_le_bytes()));
     // A buffer is bound where it has bytes.
     bytes.resize(bytes.len() + ALIGN, 0);
     bytes
@@ -173,6 +185,11 @@ impl<'a> Step<'a> {
     /// The edits of all rows.
     pub fn edits(&self) -> Place<'a> {
         Place { buffer: self.numbers, offset: Tables::of(self.inputs).edits }
+    }
+
+    /// The masks of all rows.
+    pub fn masks(&self) -> Place<'a> {
+        Place { buffer: self.numbers, offset: Tables::of(self.inputs).masks }
     }
 
     /// What sampling works in.

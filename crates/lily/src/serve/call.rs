@@ -8,6 +8,7 @@ use axum::body::Bytes;
 use axum::extract::{FromRequest, Request};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::error::ApiError;
 use super::generation::{Answers, Update};
@@ -23,6 +24,8 @@ pub const BODY_LIMIT_BYTES: usize = 32 << 20;
 const BODY_TIME: Duration = Duration::from_secs(60);
 /// Larger bodies are read beside the threads that hold the sockets.
 const SMALL_BYTES: usize = 64 << 10;
+/// Larger bodies are made ready in a place of their own.
+const LARGE_BYTES: usize = 1 << 20;
 
 /// A request with its body.
 pub struct Call {
@@ -70,6 +73,16 @@ impl Call {
         &self.server.model.name
     }
 
+    /// Waits for a place to make it ready.
+    ///
+    /// # Errors
+    /// The server is closing.
+    pub async fn place(&self) -> Result<OwnedSemaphorePermit, ApiError> {
+        let is_large = self.body.len() > LARGE_BYTES;
+        let places = if is_large { &self.server.preparing_large } else { &self.server.preparing };
+        Arc::clone(places).acquire_owned().await.map_err(|_closed| ApiError::shutting_down())
+    }
+
     /// Reads the body.
     ///
     /// # Errors
@@ -87,10 +100,11 @@ impl Call {
     ///
     /// # Errors
     /// As `Answers::submit`; of a stream only those that are known at once.
-    pub async fn answer(&self, ask: &Ask, reply: impl Reply) -> Result<Response, ApiError> {
+    pub async fn answer(&self, ask: Ask, reply: impl Reply) -> Result<Response, ApiError> {
         let server = &self.server;
-        let mut answers = Answers::submit(server, ask, &self.record).await?;
-        if !ask.stream {
+        let stream = ask.stream;
+        let mut answers = Answers::submit(self, ask).await?;
+        if !stream {
             let prompts = answers.prompts().to_vec();
             let completions = answers.completions().await?;
             return Ok(Json(reply.whole(&prompts, completions)?).into_response());

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use lily_engine::prepare::Prepared;
-use lily_engine::request::{CancelToken, Completion, Event, FinishReason, Request};
+use lily_engine::request::{CancelToken, Completion, Event, FinishReason};
 use lily_engine::schedule::{Job, JobError};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
+use super::call::Call;
 use super::error::ApiError;
 use super::observe::Record;
-use super::routes::Server;
 use super::wire::Ask;
 
 /// What the engine's thread sends.
@@ -52,13 +52,14 @@ impl Answers {
     ///
     /// # Errors
     /// 404 for another model, 400 for a request that cannot run, 503 for a full queue, 500 for a dead engine.
-    pub async fn submit(server: &Server, ask: &Ask, record: &Arc<Record>) -> Result<Self, ApiError> {
+    pub async fn submit(call: &Call, ask: Ask) -> Result<Self, ApiError> {
+        let Call { server, record, .. } = call;
         let served = &server.model.name;
         if let Some(other) = ask.model.as_ref().filter(|asked| *asked != served) {
             return Err(ApiError::unknown_model(other, served));
         }
         let cancel = CancelOnDrop::default();
-        let prepared = prepare(server, ask.requests(server.defaults, crate::random_seed()), &cancel.0).await?;
+        let prepared = prepare(call, ask, &cancel.0).await?;
         let prompts = prepared.iter().map(|prepared| prepared.ids().to_vec()).collect();
         let (sender, updates) = unbounded_channel();
         for (choice, prepared) in prepared.into_iter().enumerate() {
@@ -121,12 +122,13 @@ fn lost() -> (usize, Update) {
 }
 
 /// Checks and tokenizes, a few requests at a time; ends early when the client has gone.
-async fn prepare(server: &Server, requests: Vec<Request>, cancel: &CancelToken) -> Result<Vec<Prepared>, ApiError> {
-    let permit = Arc::clone(&server.preparing).acquire_owned().await;
-    let permit = permit.map_err(|_closed| JobError::Stopped)?;
-    let (preparer, cancel) = (Arc::clone(&server.preparer), cancel.clone());
+async fn prepare(call: &Call, ask: Ask, cancel: &CancelToken) -> Result<Vec<Prepared>, ApiError> {
+    let permit = call.place().await?;
+    let server = &call.server;
+    let (preparer, defaults, cancel) = (Arc::clone(&server.preparer), server.defaults, cancel.clone());
     let prepared = tokio::task::spawn_blocking(move || {
         let _permit = permit;
+        let requests = ask.requests(defaults, crate::random_seed());
         requests.into_iter().map(|request| preparer.prepare_unless(request, &cancel)).collect::<Result<Vec<_>, _>>()
     });
     let prepared = prepared.await.map_err(|error| JobError::Panicked(error.to_string()))?;

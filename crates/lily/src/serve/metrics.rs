@@ -35,13 +35,15 @@ const COUNTERS: [Reading; 6] = [
     ("lily_preemptions_total", "Requests put back because the cache was full", |s| s.preemptions),
 ];
 
-const GAUGES: [Reading; 6] = [
+const GAUGES: [Reading; 8] = [
     ("lily_requests_running", "Requests in prefill or decode", |s| s.running as u64),
     ("lily_snapshots", "States that later requests may resume from", |s| s.snapshots as u64),
     ("lily_snapshot_bytes", "Their bytes", |s| s.snapshot_bytes),
     ("lily_snapshot_budget_bytes", "Most bytes that they may take", |s| s.snapshot_budget_bytes),
     ("lily_kv_blocks_used", "Blocks of 256 positions in use", |s| s.kv_blocks_used as u64),
     ("lily_kv_blocks", "All blocks of 256 positions", |s| s.kv_blocks as u64),
+    ("lily_disk_snapshots", "States on the disk", |s| s.disk_snapshots as u64),
+    ("lily_disk_bytes", "Their bytes", |s| s.disk_bytes),
 ];
 
 impl Metrics {
@@ -109,5 +111,34 @@ impl Metrics {
         });
         self.handle.run_upkeep();
         self.handle.render()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_number_of_the_engine_is_told() {
+        // All fields by name: a new one does not compile until it is here, and in a table above.
+        let stats = Stats {
+            running: 1,
+            prefilled_tokens: 2,
+            cached_tokens: 3,
+            generated_tokens: 4,
+            decode_steps: 5,
+            prefill_chunks: 6,
+            preemptions: 7,
+            snapshots: 8,
+            snapshot_bytes: 9,
+            snapshot_budget_bytes: 10,
+            kv_blocks_used: 11,
+            kv_blocks: 12,
+            disk_snapshots: 13,
+            disk_bytes: 14,
+        };
+        let mut told: Vec<u64> = COUNTERS.iter().chain(&GAUGES).map(|(.., read)| read(&stats)).collect();
+        told.sort_unstable();
+        assert_eq!(told, (1..=14).collect::<Vec<u64>>());
     }
 }

@@ -30,8 +30,10 @@ use super::wire::{
     MessagesRequest, ResponseReply, ResponsesRequest, TextCompletion,
 };
 
-/// Requests that are tokenized at the same time; the cores are the engine's.
+/// Requests that are tokenized at the same time; the cores are the engine's. Large ones have a place of their own, so that
+/// they hold up no short question, and take memory once.
 const PREPARING: usize = 2;
+const PREPARING_LARGE: usize = 1;
 /// Well under the shortest idle timeouts of clients and proxies.
 const KEEP_ALIVE: Duration = Duration::from_secs(5);
 /// Long enough for the engine's first word, short enough not to look dead.
@@ -45,6 +47,8 @@ pub struct Server {
     pub preparer: Arc<Preparer>,
     /// Places for those who do.
     pub preparing: Arc<Semaphore>,
+    /// The same for large requests.
+    pub preparing_large: Arc<Semaphore>,
     /// The one model.
     pub model: ModelInfo,
     /// Its sampling parameters, for fields that a request leaves out.
@@ -77,6 +81,7 @@ impl Server {
             engine,
             preparer,
             preparing: Arc::new(Semaphore::new(PREPARING)),
+            preparing_large: Arc::new(Semaphore::new(PREPARING_LARGE)),
             model,
             defaults,
             created: unix_time_s(),
@@ -139,7 +144,7 @@ pub fn unix_time_s() -> u64 {
 pub async fn chat_completions(call: Call) -> Result<Response, ApiError> {
     let ChatRequest { ask, include_usage } = call.parse(ChatRequest::parse).await?;
     let reply = ChatReply::new(call.model(), ask.n, include_usage, ask.logprobs.is_some());
-    call.answer(&ask, reply).await
+    call.answer(ask, reply).await
 }
 
 /// Continue texts or tokens as they stand
@@ -147,7 +152,7 @@ pub async fn chat_completions(call: Call) -> Result<Response, ApiError> {
 pub async fn completions(call: Call) -> Result<Response, ApiError> {
     let asked = call.parse(CompletionRequest::parse).await?;
     let reply = CompletionReply::new(call.model(), &asked, Arc::clone(&call.server.preparer));
-    call.answer(&asked.ask, reply).await.map_err(|error| error.renamed(&CompletionRequest::NAMES))
+    call.answer(asked.ask, reply).await.map_err(|error| error.renamed(&CompletionRequest::NAMES))
 }
 
 /// Continue a conversation of items
@@ -155,7 +160,7 @@ pub async fn completions(call: Call) -> Result<Response, ApiError> {
 pub async fn responses(call: Call) -> Result<Response, ApiError> {
     let ResponsesRequest { ask, repeated } = call.parse(ResponsesRequest::parse).await?;
     let reply = ResponseReply::new(call.model(), repeated);
-    call.answer(&ask, reply).await.map_err(|error| error.renamed(&ResponsesRequest::NAMES))
+    call.answer(ask, reply).await.map_err(|error| error.renamed(&ResponsesRequest::NAMES))
 }
 
 /// Continue a conversation in the form of Anthropic
@@ -163,7 +168,7 @@ pub async fn responses(call: Call) -> Result<Response, ApiError> {
 pub async fn messages(call: Call) -> Result<Response, ApiError> {
     let MessagesRequest { ask } = call.parse(MessagesRequest::parse).await?;
     let reply = MessageReply::new(call.model(), &ask.sampling.stop, Arc::clone(&call.server.preparer));
-    call.answer(&ask, reply).await.map_err(|error| error.renamed(&MessagesRequest::NAMES))
+    call.answer(ask, reply).await.map_err(|error| error.renamed(&MessagesRequest::NAMES))
 }
 
 /// The served model, in a list

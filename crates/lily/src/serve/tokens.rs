@@ -34,7 +34,7 @@ pub async fn count_tokens(call: Call) -> Result<Json<Value>, ApiError> {
 async fn ids(call: &Call, prompt: Prompt) -> Result<Vec<u32>, ApiError> {
     let server = &call.server;
     let cancel = CancelOnDrop::default();
-    let permit = Arc::clone(&server.preparing).acquire_owned().await.map_err(|_closed| ApiError::shutting_down())?;
+    let permit = call.place().await?;
     let (preparer, token) = (Arc::clone(&server.preparer), cancel.0.clone());
     let tokens = tokio::task::spawn_blocking(move || {
         let _permit = permit;

@@ -33,7 +33,7 @@ pub fn sample<'a>(step: &Step<'a>, grid: Grid, o: &Sample) -> Vec<Prepared<'a>> 
     let scratch = Scratch::of(o);
     let [blocks, sums, edited] = [scratch.blocks, scratch.sums, scratch.edited].map(|offset| step.scratch(offset));
     let arguments = || Arguments::of(&[o.logits.cols, block_count(o)]);
-    let look = vec![step.at(&o.logits), step.sampling(), step.edits(), edited, blocks];
+    let look = vec![step.at(&o.logits), step.sampling(), step.edits(), step.masks(), edited, blocks];
     let choose = vec![edited, step.sampling(), blocks, sums, step.at(&o.tokens), step.for_host()];
     vec![
         Prepared::new(SAMPLE, grid, look).arguments(arguments()),

@@ -2,7 +2,7 @@
 
 use super::Sample;
 use crate::check::{Case, CaseBuilder, LazyCase, STEPS, Step, TRUE_ROWS, at_shapes};
-use crate::inputs::{LogitEdit, SamplingInputs};
+use crate::inputs::{LogitEdit, SamplingInputs, mask_words};
 
 /// Greedy and every filter, alone and together.
 const KINDS: [(&str, SamplingInputs); 8] = [
@@ -17,38 +17,58 @@ const KINDS: [(&str, SamplingInputs); 8] = [
 ];
 
 const fn sampling(temperature: f32, top_k: u32, top_p: f32, min_p: f32) -> SamplingInputs {
-    SamplingInputs { temperature, top_k, top_p, min_p, seed: 0, counter: 0, vocab_limit: u32::MAX }
+    SamplingInputs { temperature, top_k, top_p, min_p, seed: 0, counter: 0, vocab_limit: u32::MAX, mask: None }
 }
 
 /// Each kind on its own, on one row and on several; all kinds in one step; logits that tie or may not be chosen; all
-/// of it edited; a vocabulary that takes several blocks of any kernel.
+/// of it edited, and masked; a vocabulary that takes several blocks of any kernel.
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for step in STEPS {
         for (name, sampling) in KINDS {
-            cases.push(case(*step, name, &[sampling], Logits::Plain, false));
+            cases.push(case(*step, name, &[sampling], Logits::Plain, Changes::None));
         }
         let all = KINDS.map(|(_, sampling)| sampling);
-        for (edited, suffix) in [(false, ""), (true, ", edited")] {
+        for (changes, suffix) in [
+            (Changes::None, ""),
+            (Changes::Edits, ", edited"),
+            (Changes::Masks, ", masked"),
+            (Changes::Both, ", edited and masked"),
+        ] {
             for (name, logits) in [
                 ("mixed kinds", Logits::Plain),
                 ("mixed kinds with ties", Logits::Ties),
                 ("mixed kinds with padding and −∞", Logits::Holes),
                 ("mixed kinds, rows of NaN and +∞", Logits::Broken),
             ] {
-                cases.push(case(*step, &format!("{name}{suffix}"), &all, logits, edited));
+                cases.push(case(*step, &format!("{name}{suffix}"), &all, logits, changes));
             }
         }
     }
     for (name, sampling) in KINDS {
-        cases.push(case(STEPS[1], &format!("{name} of many"), &[sampling], Logits::Many, false));
+        cases.push(case(STEPS[1], &format!("{name} of many"), &[sampling], Logits::Many, Changes::None));
+        cases.push(case(STEPS[1], &format!("{name} of many, masked"), &[sampling], Logits::Many, Changes::Masks));
     }
     cases
 }
 
 /// The model's shapes.
 pub fn true_shapes() -> Vec<LazyCase> {
-    at_shapes(&TRUE_ROWS[..2], &KINDS, |step, (name, sampling)| case(step, name, &[sampling], Logits::True, false))
+    let mut cases =
+        at_shapes(&TRUE_ROWS[..2], &KINDS, |step, (name, how)| case(step, name, &[how], Logits::True, Changes::None));
+    cases.extend(at_shapes(&TRUE_ROWS[..2], &KINDS, |step, (name, how)| {
+        case(step, &format!("{name}, masked"), &[how], Logits::True, Changes::Masks)
+    }));
+    cases
+}
+
+/// What is done to rows before a token is chosen.
+#[derive(Clone, Copy, PartialEq)]
+enum Changes {
+    None,
+    Edits,
+    Masks,
+    Both,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -66,7 +86,7 @@ enum Logits {
     True,
 }
 
-fn case(step: Step, name: &str, kinds: &[SamplingInputs], logits: Logits, edited: bool) -> Case {
+fn case(step: Step, name: &str, kinds: &[SamplingInputs], logits: Logits, changes: Changes) -> Case {
     let vocab = match logits {
         Logits::Plain => 1003,
         Logits::Ties | Logits::Holes | Logits::Broken => 64,
@@ -84,7 +104,7 @@ fn case(step: Step, name: &str, kinds: &[SamplingInputs], logits: Logits, edited
         },
         ..kinds[i % kinds.len()]
     };
-    let rows: Vec<SamplingInputs> = (0..b.rows()).map(row).collect();
+    let mut rows: Vec<SamplingInputs> = (0..b.rows()).map(row).collect();
     let mut values = b.random.normals(b.rows() * vocab, 3.0);
     for (i, v) in values.iter_mut().enumerate() {
         match (logits, i % vocab) {
@@ -96,14 +116,38 @@ fn case(step: Step, name: &str, kinds: &[SamplingInputs], logits: Logits, edited
             (Logits::Plain | Logits::Holes | Logits::Many | Logits::True, _) => (),
         }
     }
-    if edited {
+    if matches!(changes, Changes::Edits | Changes::Both) {
         b.inputs.edits =
             (0..rows.len()).filter(|row| row % 4 != 2).flat_map(|row| edits(&values, vocab, row)).collect();
+    }
+    if matches!(changes, Changes::Masks | Changes::Both) {
+        b.inputs.masks = masks(vocab);
+        // The last kind of row has none.
+        let kinds = b.inputs.masks.len() / mask_words(vocab) + 1;
+        for (row, how) in rows.iter_mut().enumerate() {
+            how.mask = Some((row % kinds) as u32).filter(|mask| (*mask as usize) < kinds - 1);
+        }
     }
     b.sampling(rows);
     let logits = b.logits(vocab, &values);
     let tokens = b.next_tokens();
     b.finish(name, Sample { logits, tokens }, 0.0)
+}
+
+/// Masks with every third id, one id, all, those of the first words and of what is beyond the vocabulary, and none.
+fn masks(vocab: usize) -> Vec<u32> {
+    let kinds: [fn(usize, usize) -> bool; 5] = [
+        |id, _| id % 3 == 1,
+        |id, vocab| id == vocab / 2 + 1,
+        |_, _| true,
+        |id, vocab| id < 40 || id + 3 >= vocab,
+        |_, _| false,
+    ];
+    let words = mask_words(vocab);
+    let bits = |kind: fn(usize, usize) -> bool, word: usize| {
+        (0..32).filter(|bit| kind(word * 32 + bit, vocab)).fold(0, |bits, bit| bits | 1 << bit)
+    };
+    kinds.into_iter().flat_map(|kind| (0..words).map(move |word| bits(kind, word))).collect()
 }
 
 /// A logit of a broken row: one NaN, one +∞, nothing but −∞, or none of it.

@@ -1,11 +1,11 @@
 //! The next token of each output row, written into the next step's token slot. First each of the row's `LogitEdit`s
-//! changes its logit, in a copy. Greedy: arg max, ties to the lowest id. Else, in this order, over the ids by descending
+//! changes its logit, in a copy; then ids that the row's mask lacks are out. Greedy: arg max, ties to the lowest id. Else, in this order, over the ids by descending
 //! logit (ties to the lowest id): divide by the temperature; keep the first top-k; of those keep the smallest prefix
 //! whose share of their probability reaches top-p; drop what is less probable than min-p times the first. Then one draw
 //! of a counter-based generator, so that a token depends on seed and position only: in the order of ids, the first at
 //! which the running share of what is left exceeds `uniform(seed, counter)`.
 //! Ids from `vocab_limit` on and −∞ are never chosen. A row that has a NaN or +∞ among the ids before, or nothing that
-//! may be chosen, is no distribution: it gives `NO_TOKEN`.
+//! may be chosen, is no distribution: it gives `NO_TOKEN`. So does a row whose mask has none of what may be chosen.
 
 use crate::op::{Access, Contract, Cost, Counts};
 use crate::tensor::{DType, Space, Tensor};

@@ -11,7 +11,8 @@ pub fn run(op: &Sample, mem: &mut Memory, inputs: &StepInputs) {
     for (row, sampling) in inputs.sampling.iter().enumerate().take(inputs.outputs.len()) {
         let logits = mem.row(&op.logits, row);
         let id = if is_distribution(&logits, sampling) {
-            choose(&edited(logits, inputs.edits(row)), sampling)
+            let mask = inputs.mask(row, op.logits.cols);
+            choose(&masked(edited(logits, inputs.edits(row)), mask), sampling)
         } else {
             NO_TOKEN
         };
@@ -27,6 +28,16 @@ pub(super) fn edited(mut logits: Vec<f64>, edits: &[LogitEdit]) -> Vec<f64> {
         let repetition = f64::from(edit.repetition);
         *logit = if *logit > 0.0 { *logit / repetition } else { *logit * repetition };
         *logit -= f64::from(edit.penalty);
+    }
+    logits
+}
+
+/// The logits with −∞ wherever the mask lacks an id.
+pub(super) fn masked(mut logits: Vec<f64>, mask: Option<&[u32]>) -> Vec<f64> {
+    for (id, logit) in logits.iter_mut().enumerate() {
+        if mask.is_some_and(|mask| mask[id / 32] >> (id % 32) & 1 == 0) {
+            *logit = f64::NEG_INFINITY;
+        }
     }
     logits
 }
@@ -93,7 +104,16 @@ mod tests {
     use super::*;
 
     fn sampling(temperature: f32) -> SamplingInputs {
-        SamplingInputs { temperature, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 7, counter: 0, vocab_limit: 100 }
+        SamplingInputs {
+            temperature,
+            top_k: 0,
+            top_p: 1.0,
+            min_p: 0.0,
+            seed: 7,
+            counter: 0,
+            vocab_limit: 100,
+            mask: None,
+        }
     }
 
     /// How often each id is drawn over many counters.
@@ -160,6 +180,19 @@ mod tests {
         assert_eq!(edits.map(|e| e.apply(3.0)), [1.75, 1.75, 0.0, 103.0]);
         assert_eq!(edits[1].apply(-3.0), -4.25);
         assert_eq!(edits[1].apply(f32::NEG_INFINITY), f32::NEG_INFINITY);
+    }
+
+    #[test]
+    fn a_mask_comes_before_everything() {
+        let logits = vec![1.0f64.ln(), 2.0f64.ln(), f64::INFINITY, 5.0f64.ln(), 3.0];
+        let greedy = |bits: u32| choose(&masked(logits.clone(), Some(&[bits])), &sampling(0.0));
+        assert_eq!([0b11111, 0b11011, 0b01011, 0b00001, 0].map(greedy), [2, 4, 3, 0, NO_TOKEN]);
+        let masked = masked(logits, Some(&[0b01011]));
+        assert_eq!(choose(&masked, &SamplingInputs { top_k: 1, ..sampling(1.0) }), 3);
+        for (share, expected) in shares(&masked, sampling(1.0)).iter().zip([0.125, 0.25, 0.0, 0.625, 0.0]) {
+            assert!((share - expected).abs() < 0.01, "{share} for {expected}");
+        }
+        assert_eq!(shares(&masked, SamplingInputs { top_p: 0.8, ..sampling(1.0) })[0], 0.0, "of what the mask leaves");
     }
 
     #[test]

@@ -25,7 +25,10 @@ struct SampleRow {
     uint limit;
     uint first_edit;
     uint edits;
+    uint mask;  // its number, or NO_MASK
 };
+
+constant constexpr uint NO_MASK = 0xffffffffu;
 
 struct SampleEdit {
     uint id;
@@ -50,9 +53,10 @@ kernel void sample_blocks(
     device const float* logits [[buffer(0)]],
     device const SampleRow* rows [[buffer(1)]],
     device const SampleEdit* edits [[buffer(2)]],
-    device float* edited [[buffer(3)]],
-    device SampleBlock* blocks [[buffer(4)]],
-    constant SampleArguments& args [[buffer(5)]],
+    device const uint* masks [[buffer(3)]],
+    device float* edited [[buffer(4)]],
+    device SampleBlock* blocks [[buffer(5)]],
+    constant SampleArguments& args [[buffer(6)]],
     uint3 group [[threadgroup_position_in_grid]],
     uint tid [[thread_index_in_threadgroup]],
     uint threads [[threads_per_threadgroup]],
@@ -86,8 +90,14 @@ kernel void sample_blocks(
     threadgroup_barrier(mem_flags::mem_threadgroup);
     float best = -most;
     uint best_id = NO_TOKEN;
+    const bool is_masked = how->mask != NO_MASK;
+    // A simdgroup's 32 logits are those of one word.
+    device const uint* words = masks + (is_masked ? how->mask * ((args.cols + 31) / 32) : 0);
     for (uint i = simdgroup * BLOCK + lane; i < (simdgroup + 1) * BLOCK; i += 32) {
-        const float logit = tile[i];
+        float logit = tile[i];
+        if (is_masked && first + i < limit && (words[(first + i) / 32] >> lane & 1) == 0) {
+            logit = -most;
+        }
         if (logit > best) {
             best = logit;
             best_id = first + i;

@@ -58,11 +58,21 @@ impl Scratch {
     }
 }
 
+/// What one row's token is chosen from.
+#[derive(Debug, Clone, Copy)]
+pub struct Row<'a> {
+    pub logits: &'a [f32],
+    pub edits: &'a [LogitEdit],
+    /// As in `StepInputs::masks`.
+    pub mask: Option<&'a [u32]>,
+}
+
 /// The next token of one row; `NO_TOKEN` if that is no distribution. `scratch` is enough for it.
-pub fn choose(isa: Isa, logits: &[f32], edits: &[LogitEdit], how: &SamplingInputs, scratch: &mut Scratch) -> u32 {
+pub fn choose(isa: Isa, row: Row, how: &SamplingInputs, scratch: &mut Scratch) -> u32 {
+    let Row { logits, edits, mask } = row;
     let logits = &logits[..logits.len().min(how.vocab_limit as usize)];
     let is_greedy = how.temperature == 0.0;
-    if is_greedy && edits.is_empty() {
+    if is_greedy && edits.is_empty() && mask.is_none() {
         return Largest::of(logits).id();
     }
     let Scratch { row, ids, candidates } = scratch;
@@ -74,9 +84,13 @@ pub fn choose(isa: Isa, logits: &[f32], edits: &[LogitEdit], how: &SamplingInput
             *logit = edit.apply(*logit);
         }
     }
+    if let Some(mask) = mask {
+        keep_masked(row, mask);
+    }
     let mut largest = Largest::of(row);
-    // No edit makes a number of what is none. It may make an infinity of a number, but that is what the caller asked for.
-    largest.all_numbers = largest.all_numbers || Largest::of(logits).all_numbers;
+    // No edit makes a number of what is none, but a mask hides it. An edit may make an infinity of a number, but that is
+    // what the caller asked for.
+    largest.all_numbers = (largest.all_numbers && mask.is_none()) || Largest::of(logits).all_numbers;
     if is_greedy || largest.id() == NO_TOKEN {
         return largest.id();
     }
@@ -89,6 +103,19 @@ pub fn choose(isa: Isa, logits: &[f32], edits: &[LogitEdit], how: &SamplingInput
     weights.iter_mut().filter(|w| **w < how.min_p).for_each(|w| *w = 0.0);
     let place = draw(weights, uniform(how.seed, how.counter));
     if kept.is_some() { ids[place] } else { place as u32 }
+}
+
+/// Makes −∞ of the logits that the mask lacks.
+fn keep_masked(row: &mut [f32], mask: &[u32]) {
+    for (run, &bits) in row.chunks_mut(32).zip(mask) {
+        if bits == 0 {
+            run.fill(f32::NEG_INFINITY);
+        } else if bits != u32::MAX {
+            for (i, logit) in run.iter_mut().enumerate() {
+                *logit = if bits >> i & 1 == 0 { f32::NEG_INFINITY } else { *logit };
+            }
+        }
+    }
 }
 
 /// What one pass over a row tells.

@@ -304,14 +304,18 @@ async fn a_prompt_is_not_tokenized_to_the_end_for_a_client_that_left() {
     let (server, seen) = server(4);
     let app = super::local(Arc::clone(&server));
     let long = json!({"prompt": "all is well and all will be well ".repeat(700_000)}).to_string();
-    let places = server.preparing.available_permits();
-    let running = tokio::spawn(async move { send(&app, request("POST", "/v1/completions", long)).await.0 });
-    until(|| server.preparing.available_permits() == places - 1).await;
-    tokio::time::sleep(Duration::from_millis(50)).await;
+    let places = &server.preparing_large;
+    let running = tokio::spawn({
+        let app = app.clone();
+        async move { send(&app, request("POST", "/v1/completions", long)).await.0 }
+    });
+    until(|| places.available_permits() == 0).await;
+    assert_eq!(super::post(&app, &ask("hello")).await.0, StatusCode::OK, "it holds up nobody");
+    assert_eq!((places.available_permits(), running.is_finished()), (0, false));
     let start = Instant::now();
     running.abort();
     let _ = running.await;
-    until(|| server.preparing.available_permits() == places).await;
+    until(|| places.available_permits() == 1).await;
     assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
-    assert_eq!(seen.started.load(Ordering::SeqCst), 0);
+    assert_eq!(seen.started.load(Ordering::SeqCst), 1, "the short one");
 }

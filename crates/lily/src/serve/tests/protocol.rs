@@ -84,6 +84,19 @@ async fn c38_a_conversation_without_a_question_is_answered_or_refused_by_name() 
 }
 
 #[tokio::test]
+async fn a_variable_that_no_template_reads_is_refused_and_those_of_the_family_pass() {
+    let (app, seen) = app(4);
+    let mut body = ask("hello");
+    body["chat_template_kwargs"] = json!({"preserve_thinking": true, "enable_thinking": true});
+    assert_eq!(post(&app, &body).await.0, StatusCode::OK);
+    assert_eq!(seen.chat().template_kwargs["preserve_thinking"], true);
+    body["chat_template_kwargs"] = json!({"thinkign": true});
+    let (status, error) = post(&app, &body).await;
+    assert_eq!((status, &error["error"]["param"]), (StatusCode::BAD_REQUEST, &json!("chat_template_kwargs")));
+    assert!(error["error"]["message"].as_str().unwrap().contains("thinkign"));
+}
+
+#[tokio::test]
 async fn c39_text_parts_are_joined_and_images_refused() {
     let (app, seen) = app(4);
     let parts = json!([{"type": "text", "text": "hel"}, {"type": "text", "text": "lo"}]);

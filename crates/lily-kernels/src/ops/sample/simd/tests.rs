@@ -3,10 +3,19 @@
 use super::*;
 use crate::check::random::Random;
 use crate::cpu::lanes::tests::seconds;
+use crate::inputs::mask_words;
 use crate::ops::sample::reference;
 
-const PLAIN: SamplingInputs =
-    SamplingInputs { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 5, counter: 0, vocab_limit: u32::MAX };
+const PLAIN: SamplingInputs = SamplingInputs {
+    temperature: 1.0,
+    top_k: 0,
+    top_p: 1.0,
+    min_p: 0.0,
+    seed: 5,
+    counter: 0,
+    vocab_limit: u32::MAX,
+    mask: None,
+};
 
 /// Every filter alone, and some together.
 const KINDS: [(&str, SamplingInputs); 9] = [
@@ -50,6 +59,11 @@ fn logits(vocab: usize, shape: Shape) -> Vec<f32> {
     logits
 }
 
+/// The choice of a row without a mask.
+fn choose(isa: Isa, logits: &[f32], edits: &[LogitEdit], how: &SamplingInputs, scratch: &mut Scratch) -> u32 {
+    super::choose(isa, Row { logits, edits, mask: None }, how, scratch)
+}
+
 fn scratch(vocab: usize) -> Scratch {
     let mut scratch = Scratch::default();
     scratch.grow(vocab);
@@ -79,6 +93,46 @@ fn draws_are_the_references_on_every_set() {
                 }
             }
         }
+    }
+}
+
+#[test]
+fn masked_draws_are_the_references_on_every_set() {
+    const VOCAB: usize = 10_007;
+    let edit = [LogitEdit { row: 0, id: 77, bias: 30.0, repetition: 1.0, penalty: 0.0 }];
+    let masks: [fn(usize) -> bool; 5] = [|_| true, |id| id % 3 == 1, |id| id == 9_999, |id| id < 64, |_| false];
+    let logits = logits(VOCAB, Shape::Peaked);
+    let wide: Vec<f64> = logits.iter().map(|x| f64::from(*x)).collect();
+    for (number, allows) in masks.into_iter().enumerate() {
+        let mut mask = vec![0; mask_words(VOCAB)];
+        (0..VOCAB).filter(|id| allows(*id)).for_each(|id| mask[id / 32] |= 1 << (id % 32));
+        for edits in [&[][..], &edit] {
+            let wide = reference::masked(reference::edited(wide.clone(), edits), Some(&mask));
+            for (name, how) in KINDS {
+                for counter in 0..4 {
+                    let how = SamplingInputs { counter, ..how };
+                    let want = reference::choose(&wide, &how);
+                    for isa in Isa::available() {
+                        let row = Row { logits: &logits, edits, mask: Some(&mask) };
+                        let got = super::choose(isa, row, &how, &mut scratch(VOCAB));
+                        assert_eq!(got, want, "{name}, mask {number}, {} edits, {}", edits.len(), isa.name());
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_mask_hides_no_broken_row() {
+    let (nan, inf) = (f32::NAN, f32::INFINITY);
+    for (name, how) in KINDS {
+        for logits in [[1.0, nan, 2.0], [1.0, inf, 2.0]] {
+            let row = Row { logits: &logits, edits: &[], mask: Some(&[0b101]) };
+            assert_eq!(super::choose(Isa::detect(), row, &how, &mut scratch(8)), NO_TOKEN, "{name}");
+        }
+        let row = Row { logits: &[1.0, -inf, 2.0], edits: &[], mask: Some(&[0b011]) };
+        assert_eq!(super::choose(Isa::detect(), row, &how, &mut scratch(8)), 0, "{name}");
     }
 }
 
