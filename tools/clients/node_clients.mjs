@@ -18,7 +18,7 @@ const result = '{"temperature": 12, "sky": "rainy"}'; // as the small model has 
 const quiet = { chat_template_kwargs: { enable_thinking: false } };
 const parameters = { type: "object", properties: { city: { type: "string", description: "name of the city" } }, required: ["city"] };
 const tools = [{ type: "function", function: { name: "get_weather", description: "Get the weather in a city.", parameters } }];
-const person = z.object({ name: z.string(), age: z.number().int(), colors: z.array(z.string()).max(3) });
+const person = z.object({ name: z.string().max(20), age: z.number().int().min(0).max(150), colors: z.array(z.enum(["red", "green", "blue"])).max(3) });
 
 const sdkTools = { get_weather: tool({ description: "Get the weather in a city.", inputSchema: z.object({ city: z.string().describe("name of the city") }), execute: async () => result }) };
 

@@ -114,12 +114,12 @@ def _():
 
 @check("langchain-openai: with_structured_output by json_schema")
 def _():
-    from pydantic import BaseModel
+    from pydantic import BaseModel, Field
 
     class Person(BaseModel):
         """A person."""
-        name: str
-        age: int
+        name: str = Field(max_length=20)
+        age: int = Field(ge=0, le=150)
 
     model = langchain(max_tokens=300).with_structured_output(Person, method="json_schema")
     assert isinstance(model.invoke(PERSON), Person)
@@ -157,11 +157,11 @@ def _():
 
 @check("pydantic-ai: an output type, by a required tool")
 def _():
-    from pydantic import BaseModel
+    from pydantic import BaseModel, Field
 
     class Person(BaseModel):
-        name: str
-        age: int
+        name: str = Field(max_length=20)
+        age: int = Field(ge=0, le=150)
 
     assert isinstance(pydantic_agent(output_type=Person).run_sync(PERSON).output, Person)
 
