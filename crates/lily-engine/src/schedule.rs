@@ -8,10 +8,14 @@ use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use crate::engine::EngineError;
 use crate::prepare::Prepared;
 use crate::request::{CancelToken, Completion, Event, FinishReason, Timings, Usage};
+
+/// How often an end is looked for.
+const ROUND: Duration = Duration::from_millis(10);
 
 /// Names a request to the engine that runs it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -224,6 +228,18 @@ impl EngineThread {
         queue.running.iter().for_each(CancelToken::cancel);
         queue.waiting.push_front(Command::Shutdown);
         self.shared.wake.notify_one();
+    }
+
+    /// Waits for the thread's end, after `stop`: what it writes down then is worth a while. `false` if it took longer.
+    pub fn ended_within(&self, most: Duration) -> bool {
+        let start = Instant::now();
+        while self.thread.as_ref().is_some_and(|thread| !thread.is_finished()) {
+            if start.elapsed() >= most {
+                return false;
+            }
+            std::thread::sleep(ROUND);
+        }
+        true
     }
 }
 

@@ -285,6 +285,9 @@ pub struct ModelFlags {
     /// Memory to plan with, for example 12G or 900M [default: what the machine has available]
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     pub memory: Option<u64>,
+    /// Memory for earlier turns and requests side by side, beyond one context [default: a share of all]
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    pub session_memory: Option<u64>,
     /// Prompt tokens computed in one step
     #[arg(long, value_name = "N", hide_short_help = true, value_parser = at_least_one)]
     pub prefill_chunk: Option<NonZeroUsize>,
@@ -304,6 +307,7 @@ impl ModelFlags {
         options.threads = self.threads.map(NonZeroUsize::get);
         options.context_length = self.context.map(NonZeroUsize::get);
         options.memory = self.memory;
+        options.session_memory = self.session_memory;
         options.cache = device::kernel_cache(&process_env);
         if let Some(chunk) = self.prefill_chunk {
             options.prefill_chunk = chunk.get();

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
+use lily_engine::engine::{DiskOptions, EngineOptions};
 
 use super::{ModelFlags, at_least_one};
 
@@ -23,6 +24,15 @@ pub struct ServeFlags {
     /// Requests that may wait; one more is answered 503
     #[arg(long, value_name = "N", default_value = "64", value_parser = at_least_one)]
     pub queue: NonZeroUsize,
+    /// Requests that run at the same time; each takes memory for a recurrent state
+    #[arg(long, value_name = "N", default_value = "4", value_parser = at_least_one)]
+    pub parallel: NonZeroUsize,
+    /// Keep earlier turns in this folder too, over restarts
+    #[arg(long, value_name = "DIR")]
+    pub session_dir: Option<PathBuf>,
+    /// Most bytes of earlier turns in that folder
+    #[arg(long, value_name = "BYTES", default_value = "16G", value_parser = super::parse_bytes, requires = "session_dir")]
+    pub session_disk: u64,
     /// Answer only those who bring this key (repeatable)
     #[arg(long, value_name = "KEY")]
     pub api_key: Vec<String>,
@@ -68,6 +78,12 @@ pub enum LogLevel {
 }
 
 impl ServeFlags {
+    /// The engine's options, with those that only a server has.
+    pub fn over(&self, options: EngineOptions) -> EngineOptions {
+        let disk = |folder: &PathBuf| DiskOptions { folder: folder.clone(), bytes: self.session_disk };
+        EngineOptions { parallel: self.parallel, session_disk: self.session_dir.as_ref().map(disk), ..options }
+    }
+
     /// The keys of the flags, the environment and the file. None: everyone may ask.
     ///
     /// # Errors

@@ -55,7 +55,7 @@ pub fn serve(flags: &ServeFlags) -> anyhow::Result<ExitCode> {
     // Bound before the model loads: a taken port should not cost a minute.
     let bind = TcpListener::bind((flags.host.trim_matches(['[', ']']), flags.port));
     let listener = runtime.block_on(bind).with_context(|| format!("{}:{}", flags.host, flags.port))?;
-    let options = crate::engine_options(&flags.model)?;
+    let options = flags.over(crate::engine_options(&flags.model)?);
     let (engine, facts) = EngineThread::start(flags.queue.get(), move || {
         let engine = crate::open_engine(&options)?;
         let facts = (engine.info(), engine.default_sampling(), engine.preparer());
@@ -73,7 +73,11 @@ pub fn serve(flags: &ServeFlags) -> anyhow::Result<ExitCode> {
     runtime.shutdown_timeout(LINGER);
     match end? {
         End::Whole => return Ok(ExitCode::SUCCESS),
-        End::Cut => note("stopped; an answer was cut"),
+        End::Cut => {
+            note("stopped; an answer was cut");
+            // It keeps what was computed, on the disk if it was told one.
+            server.engine.ended_within(GRACE);
+        }
         End::Failed => note("stopped; the engine failed"),
     }
     // Dropped, it would wait for the engine's step to end; the process need not.
