@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn sessions_take_a_share_of_the_memory_or_what_is_said() {
+    fn c10_sessions_take_a_share_of_the_memory_or_what_is_said() {
         let sessions =
             |available, asked| budget(Some(available)).settle(Some(32_768), asked).unwrap().estimate.sessions;
         for gigabytes in [30, 32] {

@@ -86,7 +86,8 @@ pub struct Request {
     pub max_tokens: Option<usize>,
     /// Most tokens inside the think block; then it is closed for the model. `None` lets it think.
     pub thinking_budget: Option<usize>,
-    /// What the content must be, enforced token by token after the think block.
+    /// What the content must be, enforced token by token after the think block. Beside tools that the model may call, it
+    /// holds where it calls none.
     pub response_format: ResponseFormat,
     /// Whether the answer must call tools, enforced likewise.
     pub tool_choice: ToolChoice,
@@ -111,7 +112,8 @@ pub enum ResponseFormat {
     JsonSchema(Value),
 }
 
-/// Whether an answer calls tools. To forbid it, show the model none.
+/// Whether an answer calls tools. To forbid it, show the model none. Enforced arguments come in the order of the schema's
+/// `properties`, and there are none beside these, whatever `additionalProperties` says.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum ToolChoice {
     /// As the model likes; the arguments of tools marked `strict` obey their schema.

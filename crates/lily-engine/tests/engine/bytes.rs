@@ -227,7 +227,7 @@ fn compare_next_logits(warm: &mut Engine, precision: Precision, request: &Reques
 }
 
 #[test]
-fn seeded_sampling_is_the_same_with_and_without_earlier_traffic() {
+fn c11_seeded_sampling_is_the_same_with_and_without_earlier_traffic() {
     let options = harness::demo_options(Precision::Fast);
     let mut busy = Engine::open(&options).unwrap();
     let filters = SamplingParams { temperature: 0.9, top_k: 40, top_p: 0.95, min_p: 0.01, ..SamplingParams::GREEDY };

@@ -190,7 +190,7 @@ fn cancellation_ends_a_chunk_in_the_middle_and_leaves_no_trace() {
 }
 
 #[test]
-fn memory_bounds_the_context_or_refuses_in_one_sentence() {
+fn c61_memory_bounds_the_context_or_refuses_in_one_sentence() {
     let open = |memory, context_length| {
         Engine::open(&EngineOptions { memory: Some(memory), context_length, ..harness::demo_options(Precision::Fast) })
     };

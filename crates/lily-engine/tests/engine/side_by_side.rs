@@ -188,7 +188,7 @@ fn a_full_cache_makes_the_youngest_wait_and_changes_no_answer() {
 
 /// A decode step is never more than one chunk away, however long the prompts that join.
 #[test]
-fn a_long_prompt_holds_a_running_answer_up_for_one_chunk() {
+fn c63_a_long_prompt_holds_a_running_answer_up_for_one_chunk() {
     let mut engine = Engine::open(&options(Precision::Fast, 3)).unwrap();
     let prepare = |engine: &Engine, request| engine.preparer().prepare(request).unwrap();
     let first = prepare(&engine, raw(1, 20, 60));

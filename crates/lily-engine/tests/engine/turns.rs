@@ -166,6 +166,23 @@ fn long_histories_and_tools_reuse_the_newest_place() {
     }
 }
 
+/// C03: a cached turn is a cold one to the last bit of every probability, not only in its choices.
+#[test]
+fn c03_probabilities_of_cached_turns_are_those_of_cold_ones() {
+    let mut engine = Engine::open(&options()).unwrap();
+    let mut chat = chat(false, true, Vec::new(), None);
+    for turn in 0..8 {
+        chat.messages.push(json!({"role": "user", "content": QUESTIONS[turn % QUESTIONS.len()]}));
+        let request = Request::new(Prompt::Chat(chat.clone()), SamplingParams::GREEDY);
+        let request = Request { max_tokens: Some(20), logprobs: Some(5), ..request };
+        let done = run(&mut engine, &request);
+        let cold = run(&mut Engine::open(&options()).unwrap(), &request);
+        assert_eq!(done.usage.cached_tokens > 0, turn > 0);
+        assert_eq!(done.logprobs, cold.logprobs, "turn {turn}");
+        chat.messages.push(json!({"role": "assistant", "content": done.content}));
+    }
+}
+
 /// C04: the same beginning, another end.
 #[test]
 fn c04_regenerated_and_edited_turns_reuse_up_to_the_last_common_place() {

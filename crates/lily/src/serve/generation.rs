@@ -152,6 +152,8 @@ fn job(
         }),
         done: Box::new(move |result| {
             record.ended(&result);
+            // Before the reader hears of the end: its thread is to be the last, and to write the line.
+            drop(record);
             // A reader that has left needs no result.
             let _ = ends.send((choice, Update::Done(Box::new(result))));
         }),

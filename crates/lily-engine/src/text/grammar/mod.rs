@@ -74,7 +74,7 @@ impl std::fmt::Debug for Grammar {
 }
 
 impl Grammars {
-    /// Sorts a vocabulary; takes a second for a quarter of a million tokens. `stop_ids` end an answer.
+    /// Sorts a vocabulary; a quarter of a million tokens take a second and 85 MiB. `stop_ids` end an answer.
     ///
     /// # Errors
     /// The vocabulary is not one that `llguidance` takes.

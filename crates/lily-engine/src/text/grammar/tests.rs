@@ -392,3 +392,63 @@ fn random_walks_end_in_calls_that_are_read_as_calls() {
         }
     }
 }
+
+/// C34: a tool without arguments, or a place where white space may stand, is no room for endless tabs and newlines.
+#[test]
+fn c34_white_space_has_an_end() {
+    let json = json_request(json!({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}));
+    let call = request(
+        vec![tool("now", true, json!({"type": "object", "properties": {}}))],
+        ToolChoice::Required,
+        ResponseFormat::Text,
+    );
+    for (request, opening) in
+        [(&json, "{"), (&json, "{\"a\":"), (&json, "{\"a\": 1"), (&call, ""), (&call, "<tool_call>\n<function=now>\n")]
+    {
+        for space in [" ", "\t", "\n", "\r\n", "\n\t "] {
+            let mut grammar = grammars().compile(request, false).unwrap().unwrap();
+            let text = format!("{opening}{}", space.repeat(200));
+            let (read, _) = passes(&mut grammar, &text);
+            assert!(read < opening.len() + 100, "{opening:?} and {space:?}: {read} bytes");
+        }
+    }
+    assert!(is_answer(&call, false, "<tool_call>\n<function=now>\n</function>\n</tool_call>"));
+}
+
+#[test]
+fn schemas_that_would_take_for_ever_are_refused_or_taken_soon() {
+    let deep = (0..60).fold(json!({"type": "integer"}), |inner, _| json!({"type": "array", "items": inner}));
+    let wide: serde_json::Map<String, serde_json::Value> =
+        (0..400).map(|i| (format!("key{i}"), json!({"type": "string", "maxLength": 50}))).collect();
+    let schemas = [
+        json!({"$ref": "#"}),
+        json!({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}}),
+        json!({"allOf": [{"$ref": "#"}, {"type": "object"}]}),
+        json!({"anyOf": [{"$ref": "#"}, {"type": "array", "items": {"$ref": "#"}}]}),
+        json!({"type": "string", "pattern": "((a{1000}){1000}){1000}"}),
+        json!({"type": "string", "pattern": "(.*a){30}(a|b)*c(.*d){20}"}),
+        json!({"type": "string", "minLength": 1_000_000_000}),
+        json!({"type": "string", "maxLength": 1_000_000_000}),
+        json!({"type": "array", "items": {"type": "integer"}, "minItems": 1_000_000_000}),
+        json!({"type": "array", "items": {"type": "integer"}, "maxItems": 1_000_000_000}),
+        json!({"type": "integer", "multipleOf": 999_999_937}),
+        json!({"type": "number", "minimum": 1e300, "maximum": 1.000_000_1e300}),
+        deep,
+        json!({"type": "object", "properties": wide}),
+    ];
+    for schema in schemas {
+        let start = std::time::Instant::now();
+        let parameters = json!({"type": "object", "required": ["v"], "properties": {"v": schema}});
+        let tools = vec![tool("t", true, parameters)];
+        for request in [json_request(schema.clone()), request(tools, ToolChoice::Required, ResponseFormat::Text)] {
+            if let Ok(Some(mut grammar)) = grammars().compile(&request, false) {
+                let mut mask = vec![0; grammars().tokenizer.vocab_size().div_ceil(32)];
+                // The grammar's own bounds may end it, but in words.
+                let _ = grammar.mask(&mut mask);
+            }
+        }
+        let seconds = start.elapsed().as_secs_f64();
+        println!("{seconds:.2} s: {:.60}", schema.to_string());
+        assert!(seconds < 5.0, "{seconds:.0} s: {schema:.80}");
+    }
+}

@@ -97,6 +97,37 @@ async fn a_variable_that_no_template_reads_is_refused_and_those_of_the_family_pa
 }
 
 #[tokio::test]
+async fn a_refusal_names_the_field_as_its_api_calls_it() {
+    let (app, seen) = app(4);
+    let schema = json!({"type": "object", "not": {}});
+    let messages = json!([{"role": "user", "content": "hello"}]);
+    for (path, body, name) in [
+        ("/v1/completions", json!({"prompt": "a", "logprobs": 21}), "logprobs: "),
+        ("/v1/responses", json!({"input": "a", "max_output_tokens": 0}), "max_output_tokens: "),
+        (
+            "/v1/responses",
+            json!({"input": "a", "text": {"format": {"type": "json_schema", "name": "x", "schema": schema}}}),
+            "text.format: ",
+        ),
+        ("/v1/messages", json!({"max_tokens": 5, "messages": messages, "stop_sequences": [""]}), "stop_sequences: "),
+        (
+            "/v1/messages",
+            json!({
+                "max_tokens": 5, "messages": messages,
+                "output_config": {"format": {"type": "json_schema", "schema": schema}},
+            }),
+            "output_config.format: ",
+        ),
+    ] {
+        let (status, _, text) = send(&app, request("POST", path, body.to_string())).await;
+        let error: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(status, StatusCode::BAD_REQUEST, "{text}");
+        assert!(error["error"]["message"].as_str().unwrap().starts_with(name), "{text}");
+    }
+    assert_eq!(seen.started.load(std::sync::atomic::Ordering::SeqCst), 0);
+}
+
+#[tokio::test]
 async fn c39_text_parts_are_joined_and_images_refused() {
     let (app, seen) = app(4);
     let parts = json!([{"type": "text", "text": "hel"}, {"type": "text", "text": "lo"}]);

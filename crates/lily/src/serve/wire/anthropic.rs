@@ -21,7 +21,7 @@ pub struct MessagesRequest {
 
 impl MessagesRequest {
     /// What the engine calls otherwise.
-    pub const NAMES: [(&str, &str); 1] = [("stop", "stop_sequences")];
+    pub const NAMES: [(&str, &str); 2] = [("stop", "stop_sequences"), ("response_format", "output_config.format")];
 
     /// Reads the body of `/v1/messages`.
     ///
