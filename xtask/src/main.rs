@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, reason = "a task talks to a person")]
 
+mod clients;
 mod golden;
 mod metal_proof;
 mod report;

@@ -14,6 +14,8 @@ pub struct Digest {
     pub ignored: usize,
     /// `SKIP` lines, each once.
     pub skips: BTreeSet<String>,
+    /// Why tests counted as ignored did not run.
+    pub reasons: BTreeSet<String>,
     /// Failed tests, each with its binary.
     pub failures: BTreeSet<String>,
     /// Name of the binary that runs now.

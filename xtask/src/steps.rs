@@ -10,13 +10,16 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 
 use crate::report::Digest;
-use crate::{golden, shell, tidy};
+use crate::{clients, golden, shell, tidy};
 
 /// How a step ended, with a few words for the table.
 #[derive(Debug)]
-enum Outcome {
+pub enum Outcome {
+    /// Nothing is wrong.
     Passed(String),
+    /// Something is.
     Failed(String),
+    /// It could not run.
     Skipped(String),
 }
 
@@ -30,6 +33,7 @@ static STEPS: &[Step] = &[
     Step { name: "fmt", run: |root, _| cargo(root, &["fmt", "--all", "--check"]) },
     Step { name: "clippy", run: |root, _| cargo(root, CLIPPY) },
     Step { name: "test", run: cargo_test },
+    Step { name: "clients", run: clients::run },
     Step { name: "tidy", run: |root, _| Ok(verdict(tidy::report(root)?)) },
     Step { name: "golden", run: |root, _| Ok(verdict(golden::report(root)?)) },
     Step { name: "deny", run: |root, _| cargo_deny(root) },
@@ -37,7 +41,7 @@ static STEPS: &[Step] = &[
 ];
 
 /// With the Metal host and its device in software, so that both are compiled, linted and tested.
-const FEATURES: &str = "lily/software-metal";
+pub const FEATURES: &str = "lily/software-metal";
 
 const CLIPPY: &[&str] = &[
     "clippy",
@@ -86,7 +90,7 @@ pub fn test(root: &Path, names: &[&str]) -> Result<bool> {
 
 /// The table, what was skipped and what failed, and the last line, which counts each test, and each other step as one.
 fn summary(rows: &[Row], digest: &Digest) -> String {
-    let mut lines: Vec<String> = digest.skips.iter().cloned().collect();
+    let mut lines: Vec<String> = digest.skips.iter().chain(&digest.reasons).cloned().collect();
     lines.extend(digest.failures.iter().map(|name| format!("FAILED {name}")));
     lines.push(format!("{:<8} {:<8} {:>8}  {}", "step", "result", "seconds", "note"));
     let (mut passed, mut failed) = (digest.really_passed(), digest.failed);
@@ -97,11 +101,14 @@ fn summary(rows: &[Row], digest: &Digest) -> String {
             Outcome::Failed(note) => ("FAILED", note, &mut failed),
             Outcome::Skipped(note) => ("skipped", note, &mut skipped),
         };
-        *count += usize::from(row.name != "test");
+        // Steps of many tests count each of them, unless they did not run.
+        let counted = row.name == "test" || row.name == "clients" && !matches!(row.outcome, Outcome::Skipped(_));
+        *count += usize::from(!counted);
         lines.push(format!("{:<8} {word:<8} {:>8.1}  {note}", row.name, row.seconds).trim_end().to_owned());
     }
-    let broken = rows.iter().any(|row| row.name == "test" && matches!(row.outcome, Outcome::Failed(_)));
-    failed += usize::from(broken && digest.failed == 0); // it did not compile, or a test binary crashed
+    let many = |row: &&Row| matches!(row.name, "test" | "clients") && matches!(row.outcome, Outcome::Failed(_));
+    let broken = rows.iter().filter(many).count();
+    failed += if digest.failed == 0 { broken } else { 0 }; // it did not compile, or a test binary crashed
     lines.push(format!("{passed} passed, {failed} failed, {skipped} skipped"));
     lines.join("\n")
 }

@@ -3,10 +3,12 @@
 #![allow(clippy::disallowed_methods)] // the environment is read here, and only here
 
 mod bench;
+mod config;
 mod device;
 mod hub;
 mod inspect;
 mod serve;
+mod service;
 
 use std::ffi::OsString;
 use std::num::NonZeroUsize;
@@ -20,15 +22,24 @@ use lily_engine::engine::{DEVICES, DeviceKind, EmbeddedModel, EngineOptions, Mod
 use lily_engine::request::{MAX_LOGPROBS, Prompt, Request, RequestError, SamplingParams};
 
 pub use bench::BenchFlags;
+pub use config::{ConfigFlags, describe, load};
 pub use device::SelftestFlags;
 pub use hub::{HubSettings, PullFlags, hub_settings, proxy};
 pub use inspect::InspectFlags;
 pub use serve::{LogFormat, LogLevel, ServeFlags};
+pub use service::{tell_ready, tell_stopping};
+
+/// Where flags may stand.
+const SETTINGS: &str = "Flags of chat, run, serve, bench and pull may also stand in the environment (LILY_PORT for --port) \
+    and in the configuration file (port = 8080); the command line comes first. `lily config` shows them.";
 
 /// A local inference engine for Qwen3.5/3.6 hybrid models.
 #[derive(Debug, Parser)]
-#[command(name = "lily", version, propagate_version = true, max_term_width = 100)]
+#[command(name = "lily", version, propagate_version = true, max_term_width = 100, after_help = SETTINGS)]
 pub struct Cli {
+    /// Configuration file [default: ~/.config/lily/config.toml, if it is there]
+    #[arg(long, global = true, value_name = "FILE", help_heading = "Settings")]
+    pub config: Option<PathBuf>,
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
@@ -53,6 +64,8 @@ pub enum Command {
     Bench(BenchFlags),
     /// Run every kernel of a device against its reference, and the built-in model on it
     Selftest(SelftestFlags),
+    /// Print the settings of environment and configuration file, and where each comes from
+    Config(ConfigFlags),
     /// Print the completions of a shell
     Completions(CompletionsFlags),
     /// Print a manual page, or write all of them to a folder
@@ -383,8 +396,8 @@ pub fn plain_output() -> bool {
     process_env("NO_COLOR").is_some() || process_env("TERM").is_some_and(|term| term == "dumb")
 }
 
-/// `--model`, else `LILY_MODEL`, else the cached repository, else the embedded model. The line says which and
-/// why; with `--model` there is nothing to say.
+/// The model named, else the cached repository, else the embedded model. The line says which and why; where one is named
+/// there is nothing to say.
 ///
 /// # Errors
 /// A repository is named that is not in the cache.
@@ -392,17 +405,13 @@ pub fn pick_model(explicit: Option<&Path>, env: Env) -> anyhow::Result<(ModelSou
     if let Some(path) = explicit {
         return Ok((source_of(path, env)?, None));
     }
-    if let Some(path) = hub::env_path(env, "LILY_MODEL") {
-        let line = format!("model: {} (LILY_MODEL)", path.display());
-        return Ok((source_of(&path, env)?, Some(line)));
-    }
     let hub = hub::hub_dir(env);
     if let Some(folder) = hub.as_deref().and_then(|hub| cached_model(hub, CACHED_REPO)) {
-        let line = format!("model: {CACHED_REPO} from {} (no --model, no LILY_MODEL)", folder.display());
+        let line = format!("model: {CACHED_REPO} from {} (no model is named)", folder.display());
         return Ok((ModelSource::Folder(folder), Some(line)));
     }
     let line = format!(
-        "model: the built-in {} (no --model, no LILY_MODEL, no complete {CACHED_REPO} in the Hugging Face cache)",
+        "model: the built-in {} (no model is named, and there is no complete {CACHED_REPO} in the Hugging Face cache)",
         DEMO.name
     );
     Ok((ModelSource::Embedded(DEMO), Some(line)))
@@ -451,16 +460,9 @@ mod tests {
 
     #[test]
     fn model_flag_wins_and_says_nothing() {
-        let (source, line) = pick_model(Some(Path::new("/m")), &env(&[("LILY_MODEL", "/other")])).unwrap();
+        let (source, line) = pick_model(Some(Path::new("/m")), &env(&[])).unwrap();
         assert_eq!(folder(source), Some("/m".into()));
         assert_eq!(line, None);
-    }
-
-    #[test]
-    fn lily_model_is_named_in_the_line() {
-        let (source, line) = pick_model(None, &env(&[("LILY_MODEL", "~/other"), ("HOME", "/d")])).unwrap();
-        assert_eq!(folder(source), Some("/d/other".into()));
-        assert_eq!(line.as_deref(), Some("model: /d/other (LILY_MODEL)"));
     }
 
     #[test]
@@ -510,7 +512,7 @@ mod tests {
 
     #[test]
     fn sampling_flags_are_checked_before_the_model_loads() {
-        let Ok(Cli { command: Command::Run(flags) }) = parse(&["run", "--temperature", "-1", "x"]) else {
+        let Ok(Cli { command: Command::Run(flags), .. }) = parse(&["run", "--temperature", "-1", "x"]) else {
             panic!("parses");
         };
         assert!(flags.sampling.check().unwrap_err().to_string().starts_with("temperature: -1"));
@@ -524,7 +526,7 @@ mod tests {
     #[test]
     fn bias_and_stop_strings_are_repeatable() {
         let args = ["run", "--logit-bias", "5=-100", "--logit-bias", "7=1.5", "--stop", "-", "--stop", "\n\n", "x"];
-        let Ok(Cli { command: Command::Run(flags) }) = parse(&args) else { panic!("parses") };
+        let Ok(Cli { command: Command::Run(flags), .. }) = parse(&args) else { panic!("parses") };
         let request = flags.sampling.request(Prompt::Raw("x".into()), SamplingParams::GREEDY, 1);
         assert_eq!(request.logit_bias, [(5, -100.0), (7, 1.5)]);
         assert_eq!(request.stop, ["-", "\n\n"]);
@@ -556,7 +558,8 @@ mod tests {
 
     #[test]
     fn switches_split_at_commas() {
-        let Ok(Cli { command: Command::Plan(flags) }) = parse(&["plan", "--without", "a,b", "--without", "c"]) else {
+        let Ok(Cli { command: Command::Plan(flags), .. }) = parse(&["plan", "--without", "a,b", "--without", "c"])
+        else {
             panic!("parses");
         };
         assert_eq!(flags.without, ["a", "b", "c"]);

@@ -3,6 +3,7 @@
 
 mod bench;
 mod chat;
+mod config;
 mod flags;
 mod inspect;
 mod interrupt;
@@ -17,31 +18,25 @@ mod terminal;
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
+use std::path::Path;
 use std::process::ExitCode;
 
-use clap::Parser;
 use lily_engine::engine::{Engine, EngineError, EngineOptions};
 use lily_engine::request::{Completion, FinishReason, Request};
 
-use flags::{Cli, Command, ModelFlags};
+use flags::{Command, ModelFlags};
 use terminal::note;
 
 /// The exit code of a program whose stdout was closed, as a shell reports SIGPIPE.
 const EXIT_CLOSED_STDOUT: u8 = 141;
 
 fn main() -> ExitCode {
-    let result = match Cli::parse().command {
-        Command::Chat(flags) => chat::chat(&flags),
-        Command::Run(flags) => run::run(&flags),
-        Command::Plan(flags) => plan::plan(&flags),
-        Command::Inspect(flags) => inspect::inspect(&flags),
-        Command::Serve(flags) => serve::serve(&flags),
-        Command::Pull(flags) => pull::pull(&flags),
-        Command::Bench(flags) => bench::bench(&flags),
-        Command::Selftest(flags) => selftest::selftest(&flags),
-        Command::Completions(flags) => pages::completions(&flags),
-        Command::Man(flags) => pages::man(&flags),
-    };
+    let result = flags::load().and_then(|loaded| {
+        if let Some(model) = loaded.model {
+            note(model);
+        }
+        execute(&loaded.cli.command, loaded.cli.config.as_deref())
+    });
     match result {
         Ok(code) => code,
         Err(error) if is_closed_pipe(&error) => EXIT_CLOSED_STDOUT.into(),
@@ -49,6 +44,22 @@ fn main() -> ExitCode {
             note(format_args!("{error:#}"));
             ExitCode::FAILURE
         }
+    }
+}
+
+fn execute(command: &Command, config: Option<&Path>) -> anyhow::Result<ExitCode> {
+    match command {
+        Command::Chat(flags) => chat::chat(flags),
+        Command::Run(flags) => run::run(flags),
+        Command::Plan(flags) => plan::plan(flags),
+        Command::Inspect(flags) => inspect::inspect(flags),
+        Command::Serve(flags) => serve::serve(flags),
+        Command::Pull(flags) => pull::pull(flags),
+        Command::Bench(flags) => bench::bench(flags),
+        Command::Selftest(flags) => selftest::selftest(flags),
+        Command::Config(flags) => config::config(flags, config),
+        Command::Completions(flags) => pages::completions(flags),
+        Command::Man(flags) => pages::man(flags),
     }
 }
 

@@ -80,13 +80,17 @@ mod tests {
     fn flags_of_the_readme() -> BTreeSet<(String, String)> {
         let readme = include_str!("../../../README.md");
         let section = readme.split("\n## Flags\n").nth(1).and_then(|rest| rest.split("\n## ").next()).unwrap();
+        let program = Cli::command();
+        let every: Vec<String> = program.get_subcommands().map(|command| command.get_name().to_owned()).collect();
         let mut commands: Vec<String> = Vec::new();
         let mut found = BTreeSet::new();
         for row in section.lines().filter(|line| line.starts_with("| `--")) {
             let row = row.replace("\\|", "/");
             let cells: Vec<&str> = row.split('|').map(str::trim).collect();
-            if cells[2] != "the same" {
-                commands = cells[2].split(", ").map(str::to_owned).collect();
+            match cells[2] {
+                "the same" => {}
+                "all" => commands = every.clone(),
+                some => commands = some.split(", ").map(str::to_owned).collect(),
             }
             for code in cells[1].split('`').skip(1).step_by(2) {
                 let flag = code.split(' ').next().unwrap_or_default();

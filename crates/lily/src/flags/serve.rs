@@ -34,7 +34,7 @@ pub struct ServeFlags {
     #[arg(long, value_name = "BYTES", default_value = "16G", value_parser = super::parse_bytes, requires = "session_dir")]
     pub session_disk: u64,
     /// Answer only those who bring this key (repeatable)
-    #[arg(long, value_name = "KEY", env = "LILY_API_KEY", hide_env_values = true)]
+    #[arg(long, value_name = "KEY")]
     pub api_key: Vec<String>,
     /// The same with the keys in a file, one a line; `#` begins a comment
     #[arg(long, value_name = "FILE")]

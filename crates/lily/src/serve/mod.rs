@@ -10,6 +10,7 @@ mod listen;
 mod log;
 mod metrics;
 mod observe;
+mod page;
 mod routes;
 mod sse;
 #[cfg(test)]
@@ -63,6 +64,7 @@ pub fn serve(flags: &ServeFlags) -> anyhow::Result<ExitCode> {
     let address = listener.local_addr().context("address")?;
     let (model, device) = (&facts.0.name, &facts.0.device);
     note(format_args!("serving {model} on http://{address}/v1 ({device}); Ctrl-C stops"));
+    crate::flags::tell_ready();
     let (close, closing) = watch::channel(false);
     let server = Server { log_prompts: flags.log_prompts, ..Server::new(engine, facts, closing)? };
     let server = Arc::new(server);
@@ -112,6 +114,7 @@ async fn until_the_end(
             return Ok(End::Failed);
         }
     }
+    crate::flags::tell_stopping();
     note("stopping; running answers have ten seconds, another Ctrl-C cuts them");
     close.send_replace(true);
     tokio::select! {

@@ -24,6 +24,7 @@ use super::error::{ApiError, in_its_words};
 use super::guard::{Guard, guard};
 use super::metrics::Metrics;
 use super::observe::{Ids, observe};
+use super::page;
 use super::wire::{
     AnthropicMessage, ChatCompletion, ChatReply, ChatRequest, CompletionReply, CompletionRequest, MessageReply,
     MessagesRequest, ResponseReply, ResponsesRequest, TextCompletion,
@@ -114,6 +115,7 @@ pub fn router(server: Arc<Server>, allowed: Guard) -> Router {
         .route("/health/live", get(live))
         .route("/health/ready", get(ready))
         .route("/metrics", get(metrics))
+        .merge(page::routes())
         .route("/openapi.json", get(document::openapi))
         .route("/docs", get(document::docs))
         .fallback(async || ApiError::new(StatusCode::NOT_FOUND, "no such address").code("unknown_url"))

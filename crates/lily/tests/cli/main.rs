@@ -1,6 +1,7 @@
 //! The program as its users run it, with the built-in model: exit codes, and what goes to which stream.
 
 mod bench;
+mod config;
 #[path = "../support/hub.rs"]
 #[allow(dead_code)] // the unit tests of `pull` need the rest
 mod hub;

@@ -15,7 +15,7 @@ pub fn lily<S: AsRef<OsStr>>(args: &[S]) -> Command {
 /// Another program in the same environment.
 pub fn bare(program: &str) -> Command {
     let mut command = Command::new(program);
-    command.env_remove("LILY_MODEL").env("HF_HUB_CACHE", "/nonexistent");
+    command.env_remove("LILY_MODEL").env("HF_HUB_CACHE", "/nonexistent").env("XDG_CONFIG_HOME", "/nonexistent");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
