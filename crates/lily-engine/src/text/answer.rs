@@ -31,7 +31,8 @@ impl AnswerStream {
         }
         let text = self.detokenizer.push(id);
         if let Some(scores) = scores {
-            let has_text = !self.detokenizer.skips(id);
+            // Where all is content, a control token without text comes with the text behind it.
+            let has_text = self.parser.is_verbatim() || !self.detokenizer.skips(id);
             self.scored.get_or_insert_default().add(scores, has_text, text.len());
         }
         if !text.is_empty() {

@@ -84,6 +84,11 @@ impl OutputParser {
         &self.content
     }
 
+    /// Whether everything is content.
+    pub fn is_verbatim(&self) -> bool {
+        matches!(self.state, State::Verbatim)
+    }
+
     /// Whether the text so far ends inside the think block.
     pub fn is_reasoning(&self) -> bool {
         matches!(self.state, State::Reasoning { .. })

@@ -3,6 +3,7 @@
 
 mod http;
 mod load;
+mod scores;
 mod service;
 #[path = "../support/mod.rs"]
 mod support;

@@ -87,16 +87,21 @@ impl Offset {
 }
 
 impl TextLogprobs {
-    fn push(&mut self, token: TokenLogprobs, offset: &mut Offset) {
-        self.text_offset.push(offset.take(&token.token.bytes));
+    fn push(&mut self, token: TokenLogprobs, offset: &mut Offset, has_text: bool) {
+        self.text_offset.push(offset.take(if has_text { &token.token.bytes } else { &[] }));
         let mut top = Map::new();
         for Logprob { bytes, logprob, .. } in token.top.iter().chain([&token.token]) {
-            top.entry(spelled(bytes)).or_insert_with(|| Value::from(*logprob));
+            top.entry(spelled(bytes)).or_insert_with(|| number(*logprob));
         }
         self.tokens.push(spelled(&token.token.bytes));
         self.token_logprobs.push(Some(token.token.logprob));
         self.top_logprobs.push(Some(top));
     }
+}
+
+/// With the digits that the same number has in the other lists.
+fn number(logprob: f32) -> Value {
+    serde_json::from_str(&logprob.to_string()).unwrap_or_else(|_| Value::from(logprob))
 }
 
 fn spelled(bytes: &[u8]) -> String {
@@ -144,21 +149,26 @@ impl CompletionReply {
         into.token_logprobs.push(None);
         into.top_logprobs.push(None);
         for token in scores {
-            into.push(token.clone(), offset);
+            into.push(token.clone(), offset, true);
         }
         Ok(())
     }
 
-    /// The tokens that belong to the answer: those of its text, and a control token that ended it.
+    /// A token of the answer, in whose text control tokens do not stand.
+    fn push(&self, token: TokenLogprobs, into: &mut TextLogprobs, offset: &mut Offset) {
+        let has_text = !self.preparer.codec().tokenizer().is_special(token.token.id);
+        into.push(token, offset, has_text);
+    }
+
+    /// The tokens that belong to the answer: all but those that a stop string cut off.
     fn of_answer(&self, completion: &Completion) -> Vec<TokenLogprobs> {
-        let tokens = completion.logprobs.clone().unwrap_or_default();
-        let last = tokens.len().saturating_sub(1);
-        let ends = |token: &TokenLogprobs| {
-            completion.finish_reason == FinishReason::Stop
-                && self.preparer.codec().tokenizer().is_special(token.token.id)
-        };
-        let kept = |(i, token): &(usize, TokenLogprobs)| token.in_content || *i == last && ends(token);
-        tokens.into_iter().enumerate().filter(kept).map(|(_, token)| token).collect()
+        let mut tokens = completion.logprobs.clone().unwrap_or_default();
+        let is_end = |token: &TokenLogprobs| self.preparer.codec().tokenizer().is_special(token.token.id);
+        if completion.finish_reason == FinishReason::Stop && !tokens.last().is_some_and(is_end) {
+            let text = tokens.iter().rposition(|token| token.in_content).map_or(0, |last| last + 1);
+            tokens.truncate(text);
+        }
+        tokens
     }
 
     fn choice(&self, index: usize, ids: &[u32], completion: &Completion) -> Result<TextChoice, ApiError> {
@@ -171,7 +181,7 @@ impl CompletionReply {
         let mut reason = FinishReason::Length;
         if !self.only_echo {
             text += &completion.content;
-            self.of_answer(completion).into_iter().for_each(|token| logprobs.push(token, &mut offset));
+            self.of_answer(completion).into_iter().for_each(|token| self.push(token, &mut logprobs, &mut offset));
             reason = completion.finish_reason;
         }
         let logprobs = self.logprobs.then_some(logprobs);
@@ -193,10 +203,11 @@ impl CompletionReply {
     }
 
     fn piece(&mut self, index: usize, text: String, tokens: Vec<TokenLogprobs>) -> TextChoice {
-        let streamed = &mut self.choices[index];
-        streamed.said += tokens.len();
         let mut logprobs = TextLogprobs::default();
-        tokens.into_iter().for_each(|token| logprobs.push(token, &mut streamed.offset));
+        let mut offset = self.choices[index].offset;
+        self.choices[index].said += tokens.len();
+        tokens.into_iter().for_each(|token| self.push(token, &mut logprobs, &mut offset));
+        self.choices[index].offset = offset;
         let logprobs = Some(logprobs).filter(|logprobs| !logprobs.tokens.is_empty());
         TextChoice { index, text, logprobs, finish_reason: None }
     }

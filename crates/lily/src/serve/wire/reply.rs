@@ -91,5 +91,8 @@ pub fn finish_reason(reason: FinishReason, has_calls: bool) -> &'static str {
 /// # Errors
 /// 500; plain structs with string keys always serialize.
 pub fn to_value(reply: &impl Serialize) -> Result<serde_json::Value, ApiError> {
-    serde_json::to_value(reply).map_err(|error| ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))
+    // By its text: a value would widen f32 numbers, and have other digits than the same numbers in a stream.
+    let text = serde_json::to_string(reply);
+    text.and_then(|text| serde_json::from_str(&text))
+        .map_err(|error| ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))
 }
