@@ -92,6 +92,8 @@ pub struct ModelInfo {
     pub vocab_size: usize,
     /// Bytes of the text model's tensors.
     pub weight_bytes: u64,
+    /// Most bytes that earlier turns, and requests side by side, take beyond one context.
+    pub session_bytes: u64,
     /// Device and instruction set in words, e.g. `cpu (avx2, 2 threads)`.
     pub device: String,
     /// One sentence each (unknown tensors, ...).
@@ -152,7 +154,7 @@ impl Engine {
                 .map_err(|error| EngineError::Options(format!("{}: {error}", disk.folder.display())))?;
             runtime.keep_on_disk(tier);
         }
-        let mut info = describe(&checkpoint, &limits, &*runtime.stepper.backend);
+        let mut info = describe(&checkpoint, &limits, &allowance, &*runtime.stepper.backend);
         info.warnings.extend(allowance.note);
         let defaults = default_sampling(&checkpoint);
         let rows = runtime.stepper.model().config.vocab_size;
@@ -326,13 +328,14 @@ fn limits(
     })
 }
 
-fn describe(checkpoint: &Checkpoint, limits: &Limits, backend: &dyn Backend) -> ModelInfo {
+fn describe(checkpoint: &Checkpoint, limits: &Limits, allowance: &Allowance, backend: &dyn Backend) -> ModelInfo {
     ModelInfo {
         name: checkpoint.name().to_owned(),
         model_type: checkpoint.config().model_type.clone(),
         context_length: limits.context_length,
         vocab_size: checkpoint.config().vocab_size,
         weight_bytes: checkpoint.weight_bytes(),
+        session_bytes: allowance.estimate.sessions,
         device: backend.describe(),
         warnings: checkpoint.warnings(),
     }

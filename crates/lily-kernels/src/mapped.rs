@@ -93,6 +93,7 @@ impl MappedFile {
     }
 
     /// Whether it is a mapping of a file: it begins with a page, and its last page is all there.
+    #[cfg(any(target_vendor = "apple", feature = "software-metal"))]
     pub(crate) const fn is_mapped(&self) -> bool {
         matches!(self.backing, Backing::File { .. })
     }

@@ -23,6 +23,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use lily_engine::budget::Bytes;
 use lily_engine::schedule::EngineThread;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -64,6 +65,13 @@ pub fn serve(flags: &ServeFlags) -> anyhow::Result<ExitCode> {
     let address = listener.local_addr().context("address")?;
     let (model, device) = (&facts.0.name, &facts.0.device);
     note(format_args!("serving {model} on http://{address}/v1 ({device}); Ctrl-C stops"));
+    note(format_args!(
+        "{} at the same time (--parallel); earlier turns and requests side by side take at most {} beyond one context of \
+         {} positions (--session-memory)",
+        flags.parallel,
+        Bytes(facts.0.session_bytes),
+        facts.0.context_length
+    ));
     crate::flags::tell_ready();
     let (close, closing) = watch::channel(false);
     let server = Server { log_prompts: flags.log_prompts, ..Server::new(engine, facts, closing)? };

@@ -218,6 +218,7 @@ fn server(queue: usize) -> (Arc<Server>, Arc<Seen>) {
         context_length: 4096,
         vocab_size: 1,
         weight_bytes: 0,
+        session_bytes: 0,
         device: "none".into(),
         warnings: vec![],
     };
