@@ -286,7 +286,7 @@ pub struct ModelFlags {
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     pub memory: Option<u64>,
     /// Memory for earlier turns and requests side by side, beyond one context [default: a share of all]
-    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes_or_none)]
     pub session_memory: Option<u64>,
     /// Prompt tokens computed in one step
     #[arg(long, value_name = "N", hide_short_help = true, value_parser = at_least_one)]
@@ -349,6 +349,11 @@ fn parse_bytes(text: &str) -> Result<u64, String> {
     let bytes = number * unit;
     // The cast saturates, and no machine comes near the bound.
     if (1.0..1e18).contains(&bytes) { Ok(bytes as u64) } else { Err("no memory of this size exists".to_owned()) }
+}
+
+/// The same, or nothing at all.
+fn parse_bytes_or_none(text: &str) -> Result<u64, String> {
+    if text == "0" { Ok(0) } else { parse_bytes(text) }
 }
 
 /// More than any machine has cores. Far more of them would only wait for one another, and so would the user.

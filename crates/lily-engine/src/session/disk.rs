@@ -2,8 +2,9 @@
 //! of its tokens. What does not verify to the last byte, or was written for another model, is never used.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File};
+use std::fs::{self, DirBuilder, File};
 use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -80,7 +81,8 @@ impl DiskTier {
     /// The folder cannot be made or read.
     pub fn open(options: &DiskOptions, fingerprint: Fingerprint) -> io::Result<Self> {
         let folder = options.folder.join(&hex(&fingerprint)[..16]);
-        fs::create_dir_all(&folder)?;
+        // What is in it was said in private.
+        DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
         let shared = Shared { folder, fingerprint, budget: options.bytes, files: Mutex::default() };
         for entry in fs::read_dir(&shared.folder)? {
             let entry = entry?;
@@ -229,7 +231,8 @@ impl Files {
 /// A reader sees all of a file or none of it.
 fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let part = path.with_extension(format!("{}.part", std::process::id()));
-    let written = File::create(&part).and_then(|mut file| {
+    let only_ours = File::options().write(true).create(true).truncate(true).mode(0o600).open(&part);
+    let written = only_ours.and_then(|mut file| {
         file.write_all(bytes)?;
         file.sync_all()
     });
@@ -309,6 +312,7 @@ fn parse_name(name: &str) -> Option<Key> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt;
 
     const US: Fingerprint = [7; HASH_BYTES];
 
@@ -343,6 +347,18 @@ mod tests {
         assert!(!again.wants(&ids(50)) && again.wants(&ids(51)) && !again.wants(&ids(20)));
         let other = tier(folder.path(), 1 << 20, [8; HASH_BYTES]);
         assert_eq!(other.longest(&ids(4000), 0, 4000), None, "another model's are not its own");
+    }
+
+    #[test]
+    fn nobody_else_can_read_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let tier = tier(&folder.path().join("deep/er"), 1 << 20, US);
+        tier.save(record(64), true);
+        while tier.wants(&ids(64)) {
+            std::thread::yield_now();
+        }
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(&tier.shared.folder), mode(&tier.shared.path(&key(&ids(64))))), (0o700, 0o600));
     }
 
     #[test]

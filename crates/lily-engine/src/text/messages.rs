@@ -3,21 +3,24 @@
 
 use serde_json::{Map, Value};
 
-use super::TextError;
+use super::{TextError, tool_results};
 use crate::request::ChatPrompt;
 
 /// Brings messages into the form that templates were written for:
 /// - `developer` is `system`, and all system messages are one, in their order, at the beginning;
 /// - missing or null content is `""`, and text parts are joined;
 /// - `reasoning` is `reasoning_content`;
-/// - a tool call's `arguments` given as a JSON string are an object.
+/// - a tool call's `arguments` given as a JSON string are an object, and results stand in the order of their calls.
 ///
 /// # Errors
-/// A message is not an object, holds something else than text, or has arguments that are not a JSON object.
+/// A message is not an object, holds something else than text, has arguments that are not a JSON object, or is the
+/// result of no call.
 pub(super) fn normalize(chat: &ChatPrompt) -> Result<ChatPrompt, TextError> {
-    let mut messages: Vec<Value> = Vec::with_capacity(chat.messages.len());
-    for (index, message) in chat.messages.iter().enumerate() {
-        let message = normalize_message(message).map_err(|reason| TextError::Message { index, reason })?;
+    let normal = |(index, message)| normalize_message(message).map_err(|reason| TextError::Message { index, reason });
+    let mut normal: Vec<Value> = chat.messages.iter().enumerate().map(normal).collect::<Result<_, _>>()?;
+    tool_results::order(&mut normal)?;
+    let mut messages: Vec<Value> = Vec::with_capacity(normal.len());
+    for message in normal {
         match messages.first_mut() {
             Some(first) if is_system(first) && is_system(&message) => join_content(first, &message),
             Some(_) if is_system(&message) => messages.insert(0, message),

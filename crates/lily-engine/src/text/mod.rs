@@ -25,6 +25,7 @@ mod stop;
 mod template;
 mod tokenizer;
 mod tool_call;
+mod tool_results;
 
 pub use answer::AnswerStream;
 pub use detokenizer::Detokenizer;

@@ -58,6 +58,12 @@ pub struct ChatBody {
     sampling: Sampling,
     /// Taken without effect
     user: Option<Value>,
+    /// Accepted without effect
+    safety_identifier: Option<Value>,
+    /// Accepted without effect: everything is cached
+    prompt_cache_key: Option<Value>,
+    /// Accepted without effect: what is used stays
+    prompt_cache_retention: Option<Value>,
     /// Taken without effect
     metadata: Option<Value>,
     /// Only false

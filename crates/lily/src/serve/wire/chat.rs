@@ -13,8 +13,9 @@ use super::thinking::thinking;
 use super::tools::{response_format, tools};
 use crate::serve::error::ApiError;
 
-/// Fields that name the caller or tag the request for the server's records; this server keeps none.
-const NO_OPS: [&str; 2] = ["user", "metadata"];
+/// Fields that name the caller or tag the request for the server's records, of which it keeps none, or that steer a
+/// cache, which finds what it can by itself.
+const NO_OPS: [&str; 5] = ["user", "metadata", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"];
 
 /// A value test.
 type Accepts = fn(&Value) -> bool;

@@ -29,6 +29,9 @@ fn parse_message(message: Value, index: usize) -> Result<Value, ApiError> {
         "assistant" => {
             let reasoning: Option<String> = fields.take("reasoning_content")?;
             let other_name: Option<String> = fields.take("reasoning")?;
+            if reasoning.is_some() && other_name.is_some() && reasoning != other_name {
+                return Err(fields.error("reasoning", "not the same as reasoning_content"));
+            }
             if let Some(reasoning) = reasoning.or(other_name) {
                 out.insert("reasoning_content".into(), reasoning.into());
             }
@@ -46,7 +49,7 @@ fn parse_message(message: Value, index: usize) -> Result<Value, ApiError> {
             if let Some(id) = fields.take::<String>("tool_call_id")? {
                 out.insert("tool_call_id".into(), id.into());
             }
-            // The function's name; results are matched to calls by their order, as the template has it.
+            // The function's name; results are matched to calls by their ids.
             fields.take::<String>("name")?;
         }
         _ => return Err(fields.error("role", "not one of system, developer, user, assistant, tool")),
