@@ -245,6 +245,10 @@ impl Drive for Engine {
         Turn { runtime, limits, codec: preparer.codec(), batch, deliver }.run();
     }
 
+    fn rest(&mut self) -> bool {
+        self.runtime.save_one()
+    }
+
     fn close(&mut self) {
         self.runtime.close();
     }

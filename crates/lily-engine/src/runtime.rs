@@ -122,6 +122,11 @@ impl Runtime {
         self.store.keep_on_disk(disk);
     }
 
+    /// Writes one snapshot to the disk; `false` if it lacks none.
+    pub fn save_one(&mut self) -> bool {
+        self.store.save_one(&mut *self.stepper.backend)
+    }
+
     /// Writes what is worth it to the disk, if there is one for it, and waits for that.
     pub fn close(&mut self) {
         self.store.close(&mut *self.stepper.backend);

@@ -14,6 +14,12 @@ use crate::engine::EngineError;
 use crate::prepare::Prepared;
 use crate::request::{CancelToken, Completion, Event, FinishReason, Timings, Usage};
 
+/// How long a thread without work sleeps while something can wait, and without even that.
+const PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(3600)];
+
+/// A pause in which people do not just read the last answer.
+const REST_AFTER: Duration = Duration::from_secs(10);
+
 /// How often an end is looked for.
 const ROUND: Duration = Duration::from_millis(10);
 
@@ -46,6 +52,11 @@ pub trait Drive {
 
     /// Moves the running requests on: at most one decode step and one prefill chunk.
     fn step(&mut self, deliver: &mut Deliver);
+
+    /// Nobody has asked for anything for a while: a little of what can wait may be done. `false` if there is no more.
+    fn rest(&mut self) -> bool {
+        false
+    }
 
     /// Nothing follows: what is worth it may be written down.
     fn close(&mut self) {}
@@ -211,6 +222,11 @@ impl EngineThread {
         self.shared.lock().closed.is_none()
     }
 
+    /// Most jobs that may wait.
+    pub fn capacity(&self) -> usize {
+        self.shared.capacity
+    }
+
     /// Jobs that wait; the running ones are not counted.
     pub fn waiting(&self) -> usize {
         self.shared.lock().waiting.len()
@@ -280,11 +296,12 @@ impl Shared {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next commands: as many jobs as there are `places`, waiting for the first if nothing else is to be done.
-    fn next(&self, places: usize, wait: bool) -> Vec<Command> {
+    /// The next commands: as many jobs as there are `places`. If nothing else is to be done it waits for the first, for
+    /// so long.
+    fn next(&self, places: usize, patience: Duration) -> Vec<Command> {
         let mut queue = self.lock();
-        while wait && queue.waiting.is_empty() {
-            queue = self.wake.wait(queue).unwrap_or_else(PoisonError::into_inner);
+        if queue.waiting.is_empty() && !patience.is_zero() {
+            queue = self.wake.wait_timeout(queue, patience).unwrap_or_else(PoisonError::into_inner).0;
         }
         let shutdown = matches!(queue.waiting.front(), Some(Command::Shutdown));
         let count = if shutdown { 1 } else { places.min(queue.waiting.len()) };
@@ -387,9 +404,21 @@ impl Callers {
 fn run(mut engine: impl Drive, shared: &Shared) {
     let mut callers = Callers::default();
     let mut open = true;
+    let (mut since, mut is_restless) = (Instant::now(), false);
     while open || engine.running() > 0 {
+        let is_idle = open && engine.running() == 0;
         let places = if open { engine.capacity().saturating_sub(engine.running()) } else { 0 };
-        for command in shared.next(places, open && engine.running() == 0) {
+        let pause = PAUSES[usize::from(!is_restless)];
+        let commands = shared.next(places, if is_idle { pause } else { Duration::ZERO });
+        if commands.is_empty() && is_idle {
+            if since.elapsed() >= REST_AFTER {
+                is_restless = engine.rest();
+                shared.publish(Vec::new(), engine.stats());
+            }
+            continue;
+        }
+        (since, is_restless) = (Instant::now(), true);
+        for command in commands {
             match command {
                 Command::Generate(job) => begin(*job, &mut engine, &mut callers),
                 Command::Shutdown => open = false,

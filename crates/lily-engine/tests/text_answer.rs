@@ -184,6 +184,10 @@ fn stop_strings_do_not_reach_over_calls_or_into_them() {
         let answer = tell(&tokenizer, parser(), &strings(&[stop]), &ids);
         assert_eq!((answer.content.as_str(), answer.calls, answer.stopped), (content, calls, stopped), "{stop}");
     }
+    // A call that a bound on tokens cut comes as text, whole.
+    let ids = byte_ids(&tokenizer, b"Let<tool_call>\n<function=ping");
+    let answer = tell(&tokenizer, parser(), &strings(&["<", "ping"]), &ids);
+    assert_eq!((answer.content.as_str(), answer.stopped), ("Let<tool_call>\n<function=ping", false));
 }
 
 fn words(most: usize) -> impl Strategy<Value = String> {

@@ -43,7 +43,7 @@ pub struct Record {
 pub struct DiskOptions {
     /// A folder; made if it is not there.
     pub folder: PathBuf,
-    /// Most bytes of files of this model in it.
+    /// Most bytes of snapshots in it, those of other models included.
     pub bytes: u64,
 }
 
@@ -69,9 +69,10 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct Files {
+    /// Of this model.
     keys: BTreeSet<Key>,
-    /// By time of the last use; the name makes them differ.
-    by_age: BTreeMap<(SystemTime, Key), u64>,
+    /// Of all models, by time of the last use; the path makes them differ.
+    by_age: BTreeMap<(SystemTime, PathBuf), u64>,
 }
 
 impl DiskTier {
@@ -81,21 +82,15 @@ impl DiskTier {
     /// The folder cannot be made or read.
     pub fn open(options: &DiskOptions, fingerprint: Fingerprint) -> io::Result<Self> {
         let folder = options.folder.join(&hex(&fingerprint)[..16]);
-        // What is in it was said in private.
-        DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
         let shared = Shared { folder, fingerprint, budget: options.bytes, files: Mutex::default() };
-        for entry in fs::read_dir(&shared.folder)? {
-            let entry = entry?;
-            let metadata = entry.metadata()?;
-            match entry.file_name().to_str().and_then(parse_name) {
-                Some(key) => shared.files().add(key, metadata.modified()?, metadata.len()),
-                // Left by a process that died while it wrote.
-                None if entry.path().extension().is_some_and(|suffix| suffix == "part") => {
-                    fs::remove_file(entry.path())?;
-                }
-                None => {}
+        shared.make_folder()?;
+        for model in fs::read_dir(&options.folder)? {
+            let model = model?.path();
+            if model.is_dir() {
+                shared.add_all(&model)?;
             }
         }
+        shared.prune(&mut shared.files());
         let shared = Arc::new(shared);
         let (writer, records) = sync_channel(WAITING);
         let on_thread = Arc::clone(&shared);
@@ -148,21 +143,24 @@ impl DiskTier {
                 let now = SystemTime::now();
                 // The time is only for choosing what to delete.
                 let _ = File::options().append(true).open(&path).and_then(|file| file.set_modified(now));
-                self.shared.files().touch(&key, now);
+                let mut files = self.shared.files();
+                if let Some(bytes) = files.remove(&path) {
+                    files.by_age.insert((now, path), bytes);
+                }
                 Some(record)
             }
             Err(reason) => {
                 tracing::warn!(file = %path.display(), "a snapshot is not used: {reason}");
-                self.shared.files().remove(&key);
+                self.shared.files().keys.remove(&key);
                 None
             }
         }
     }
 
-    /// Files and their bytes.
+    /// Files and their bytes, those of other models included.
     pub fn held(&self) -> (usize, u64) {
         let files = self.shared.files();
-        (files.keys.len(), files.by_age.values().sum())
+        (files.by_age.len(), files.by_age.values().sum())
     }
 }
 
@@ -185,6 +183,34 @@ impl Shared {
         self.folder.join(format!("{len:08}-{hash}.{SUFFIX}"))
     }
 
+    /// What is in it was said in private.
+    fn make_folder(&self) -> io::Result<()> {
+        DirBuilder::new().recursive(true).mode(0o700).create(&self.folder)
+    }
+
+    /// Counts the snapshots of a model's folder.
+    fn add_all(&self, model: &Path) -> io::Result<()> {
+        for entry in fs::read_dir(model)? {
+            let entry = entry?;
+            let (path, metadata) = (entry.path(), entry.metadata()?);
+            match entry.file_name().to_str().and_then(parse_name) {
+                Some(key) => {
+                    let mut files = self.files();
+                    files.by_age.insert((metadata.modified()?, path), metadata.len());
+                    if model == self.folder {
+                        files.keys.insert(key);
+                    }
+                }
+                // Left by a process that died while it wrote.
+                None if path.extension().is_some_and(|suffix| suffix == "part") && model == self.folder => {
+                    fs::remove_file(path)?;
+                }
+                None => {}
+            }
+        }
+        Ok(())
+    }
+
     fn write(&self, record: &Record) {
         let key = key(&record.tokens);
         let path = self.path(&key);
@@ -192,39 +218,35 @@ impl Shared {
         if bytes.len() as u64 > self.budget {
             return;
         }
-        if let Err(error) = write_whole(&path, &bytes) {
+        // Somebody may have removed the folder meanwhile.
+        if let Err(error) = self.make_folder().and_then(|()| write_whole(&path, &bytes)) {
             tracing::warn!(file = %path.display(), "a snapshot was not written: {error}");
             return;
         }
         let mut files = self.files();
-        files.add(key, SystemTime::now(), bytes.len() as u64);
+        files.remove(&path);
+        files.keys.insert(key);
+        files.by_age.insert((SystemTime::now(), path), bytes.len() as u64);
+        self.prune(&mut files);
+    }
+
+    /// Removes the files that were of no use for the longest time, until the rest is within the budget.
+    fn prune(&self, files: &mut Files) {
         while files.by_age.values().sum::<u64>() > self.budget {
             let Some(((_, oldest), _)) = files.by_age.pop_first() else { break };
-            files.keys.remove(&oldest);
-            if let Err(error) = fs::remove_file(self.path(&oldest)) {
-                tracing::warn!(file = %self.path(&oldest).display(), "an old snapshot was not removed: {error}");
+            files.keys.retain(|key| self.path(key) != oldest);
+            if let Err(error) = fs::remove_file(&oldest) {
+                tracing::warn!(file = %oldest.display(), "an old snapshot was not removed: {error}");
             }
         }
     }
 }
 
 impl Files {
-    fn add(&mut self, key: Key, used: SystemTime, bytes: u64) {
-        self.remove(&key);
-        self.keys.insert(key.clone());
-        self.by_age.insert((used, key), bytes);
-    }
-
-    fn remove(&mut self, key: &Key) -> Option<u64> {
-        self.keys.remove(key);
-        let at = self.by_age.keys().find(|(_, other)| other == key).cloned()?;
+    /// Forgets a file's age; its size.
+    fn remove(&mut self, path: &Path) -> Option<u64> {
+        let at = self.by_age.keys().find(|(_, other)| other == path).cloned()?;
         self.by_age.remove(&at)
-    }
-
-    fn touch(&mut self, key: &Key, now: SystemTime) {
-        if let Some(bytes) = self.remove(key) {
-            self.add(key.clone(), now, bytes);
-        }
     }
 }
 
@@ -382,6 +404,23 @@ mod tests {
         assert_eq!(there, [true, false, true, true]);
         let on_disk = fs::read_dir(&tier.shared.folder).unwrap().count();
         assert_eq!((on_disk, tier.held().0), (3, 3));
+        // A smaller budget, and another model: what is too much goes at once, whoever wrote it.
+        drop(tier);
+        let other = self::tier(folder.path(), bytes + 100, [8; HASH_BYTES]);
+        assert_eq!(other.held().0, 1);
+        assert_eq!(fs::read_dir(folder.path().join(&hex(&US)[..16])).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_folder_that_was_removed_is_made_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let tier = tier(folder.path(), 1 << 20, US);
+        fs::remove_dir_all(&tier.shared.folder).unwrap();
+        tier.save(record(64), true);
+        while tier.wants(&ids(64)) {
+            std::thread::yield_now();
+        }
+        assert_eq!(tier.load(&ids(64)), Some(record(64)));
     }
 
     #[test]

@@ -82,14 +82,30 @@ impl Store {
         self.disk = Some(disk);
     }
 
+    /// Writes the newest snapshot that is not on the disk; `false` if there is none.
+    pub fn save_one(&mut self, backend: &mut dyn Backend) -> bool {
+        let newest = self.unsaved().pop();
+        if let Some(newest) = newest {
+            self.save(backend, newest, false);
+        }
+        newest.is_some()
+    }
+
     /// Writes all snapshots that are not on the disk, the newest last, and waits for that.
     pub fn close(&mut self, backend: &mut dyn Backend) {
-        let mut all: Vec<(u64, NodeId)> = self.tree.iter().map(|(id, snapshot)| (snapshot.last_used, id)).collect();
-        all.sort_by_key(|(last_used, id)| (*last_used, self.tree.len(*id)));
-        for (_, id) in all {
+        for id in self.unsaved() {
             self.save(backend, id, true);
         }
         self.disk = None;
+    }
+
+    /// Snapshots that are worth writing to the disk and not there, the newest last.
+    fn unsaved(&self) -> Vec<NodeId> {
+        let Some(disk) = &self.disk else { return Vec::new() };
+        let mut all: Vec<(u64, NodeId)> = self.tree.iter().map(|(id, snapshot)| (snapshot.last_used, id)).collect();
+        all.retain(|(_, id)| disk.wants(&self.tree.tokens(*id)));
+        all.sort_by_key(|(last_used, id)| (*last_used, self.tree.len(*id)));
+        all.into_iter().map(|(_, id)| id).collect()
     }
 
     /// What it holds now.

@@ -51,6 +51,12 @@ impl AnswerStream {
 
     /// Ends the answer: what was held back. An incomplete last character is dropped. Call once.
     pub fn finish(&mut self) -> Vec<Event> {
+        if !self.stopped() && self.parser.is_calling() {
+            // A call that was cut is text, but not one to look for stop strings in.
+            let rest = self.stops.flush();
+            self.content(rest);
+            self.stops = StopStrings::new(&[]);
+        }
         if !self.stopped() {
             let parts = self.parser.finish();
             self.take(parts);

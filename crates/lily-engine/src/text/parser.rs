@@ -89,6 +89,11 @@ impl OutputParser {
         matches!(self.state, State::Verbatim)
     }
 
+    /// Whether the text so far ends inside what may be a call.
+    pub fn is_calling(&self) -> bool {
+        matches!(self.state, State::Call(_) | State::NoCall)
+    }
+
     /// Whether the text so far ends inside the think block.
     pub fn is_reasoning(&self) -> bool {
         matches!(self.state, State::Reasoning { .. })

@@ -132,6 +132,8 @@ impl From<JobError> for ApiError {
     fn from(error: JobError) -> Self {
         match error {
             JobError::Engine(EngineError::Request(error)) => error.into(),
+            // The schema is the caller's, though only the answer came to where it leaves no way on.
+            JobError::Engine(EngineError::Grammar(error)) => Self::new(StatusCode::BAD_REQUEST, error.to_string()),
             JobError::Stopped => Self::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string()),
             JobError::Engine(_) | JobError::Panicked(_) => {
                 Self::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string())

@@ -58,6 +58,11 @@ impl Answers {
         if let Some(other) = ask.model.as_ref().filter(|asked| *asked != served) {
             return Err(ApiError::unknown_model(other, served));
         }
+        let (answers, most) = (ask.n * ask.prompts.len(), server.engine.capacity());
+        if answers > most {
+            // Waiting and trying again would not help.
+            return Err(ApiError::field("prompt", format!("{answers} answers are more than the {most} of --queue")));
+        }
         let cancel = CancelOnDrop::default();
         let prepared = prepare(call, ask, &cancel.0).await?;
         let prompts = prepared.iter().map(|prepared| prepared.ids().to_vec()).collect();

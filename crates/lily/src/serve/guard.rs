@@ -39,6 +39,10 @@ impl Hosts {
 
     fn check(&self, request: &Request) -> Result<Option<HeaderValue>, ApiError> {
         let forbidden = |what| Err(ApiError::new(StatusCode::FORBIDDEN, what).code("forbidden_host"));
+        let is_twice = |name| request.headers().get_all(name).iter().nth(1).is_some();
+        if is_twice(header::HOST) || is_twice(header::ORIGIN) {
+            return forbidden("the Host or Origin header is there twice");
+        }
         let by_header = header_text(request.headers(), &header::HOST);
         let by_uri = request.uri().authority().map(|authority| authority.as_str());
         if !by_header.or(by_uri).is_some_and(|host| self.allow(host)) || by_uri.is_some_and(|host| !self.allow(host)) {
@@ -90,7 +94,7 @@ impl Guard {
 }
 
 /// What monitors and browsers ask for before they have a key; none of it tells anything about the model's work.
-const OPEN: [&str; 5] = ["/health/live", "/health/ready", "/", "/docs", "/openapi.json"];
+const OPEN: [&str; 6] = ["/health", "/health/live", "/health/ready", "/", "/docs", "/openapi.json"];
 
 /// Refuses foreign hosts and origins with 403 and strangers with 401; answers preflights of local pages and lets them
 /// read replies, errors included.

@@ -119,6 +119,17 @@ pub async fn observe(State(server): State<Arc<Server>>, mut request: Request, ne
     response
 }
 
+/// An id is for finding lines in a log, not for filling it: a longer one counts as none.
+pub async fn drop_long_id(mut request: Request, next: Next) -> Response {
+    const MOST: usize = 128;
+    let headers = request.headers_mut();
+    let is_fit = |id: &HeaderValue| id.len() <= MOST && id.to_str().is_ok();
+    if headers.get("x-request-id").is_some_and(|id| !is_fit(id)) {
+        headers.remove("x-request-id");
+    }
+    next.run(request).await
+}
+
 /// Gives requests that bring no `x-request-id` one.
 #[derive(Debug, Clone, Copy)]
 pub struct Ids;

@@ -23,7 +23,7 @@ use super::document;
 use super::error::{ApiError, in_its_words};
 use super::guard::{Guard, guard};
 use super::metrics::Metrics;
-use super::observe::{Ids, observe};
+use super::observe::{Ids, drop_long_id, observe};
 use super::page;
 use super::wire::{
     AnthropicMessage, ChatCompletion, ChatReply, ChatRequest, CompletionReply, CompletionRequest, MessageReply,
@@ -131,6 +131,7 @@ pub fn router(server: Arc<Server>, allowed: Guard) -> Router {
         .layer(middleware::from_fn(in_its_words))
         .layer(PropagateRequestIdLayer::x_request_id())
         .layer(SetRequestIdLayer::x_request_id(Ids))
+        .layer(middleware::from_fn(drop_long_id))
         .with_state(server)
 }
 

@@ -5,6 +5,7 @@ mod http;
 mod load;
 mod scores;
 mod service;
+mod sessions;
 #[path = "../support/mod.rs"]
 mod support;
 

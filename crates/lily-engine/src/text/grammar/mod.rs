@@ -265,5 +265,9 @@ fn feed(matcher: &mut Matcher, text: &[u8]) -> Result<bool, GrammarError> {
 }
 
 fn failed(error: &dyn std::fmt::Display) -> GrammarError {
-    GrammarError(source::sentence(&error.to_string(), ""))
+    let error = error.to_string();
+    if error.contains("NoExtensionBias") {
+        return GrammarError("the schema leaves no way on, such as where a value cannot be spelled".into());
+    }
+    GrammarError(source::sentence(&error, ""))
 }

@@ -93,6 +93,13 @@ async fn c52_foreign_hosts_and_origins_are_refused_local_pages_may_read() {
         assert_eq!(status, StatusCode::FORBIDDEN, "{host} {origin:?}");
         assert!(!headers.contains_key("access-control-allow-origin"));
     }
+    for (name, second) in [("host", "evil.example"), ("origin", "https://evil.example"), ("host", "localhost")] {
+        let first = if name == "origin" { "http://localhost" } else { "localhost" };
+        let twice = Request::builder().uri("/v1/models").header("host", "localhost");
+        let twice = if name == "origin" { twice.header(name, first) } else { twice };
+        let twice = twice.header(name, second).body(Body::empty()).unwrap();
+        assert_eq!(send(&app, twice).await.0, StatusCode::FORBIDDEN, "a second {name}: {second}");
+    }
     let no_host = Request::builder().uri("/v1/models").body(Body::empty()).unwrap();
     assert_eq!(send(&app, no_host).await.0, StatusCode::FORBIDDEN);
 
@@ -118,6 +125,9 @@ async fn an_id_goes_in_and_out_and_is_made_where_there_is_none() {
     let (app, _) = app(4);
     let (_, headers, _) = send(&app, with(request("GET", "/health", ""), &[("x-request-id", "mine")])).await;
     assert_eq!(headers["x-request-id"], "mine");
+    let long = "x".repeat(5000);
+    let (_, headers, _) = send(&app, with(request("GET", "/health", ""), &[("x-request-id", &long)])).await;
+    assert!(headers["x-request-id"].to_str().unwrap().starts_with("req_"), "too long for a line of a log");
     let (_, headers, _) = send(&app, request("GET", "/nowhere", "")).await;
     assert!(headers["x-request-id"].to_str().unwrap().starts_with("req_"));
 }

@@ -327,7 +327,7 @@ async fn agents_bodies_are_taken_as_they_send_them() {
                 {"type": "text", "text": "Calling."}, {"type": "tool_use", "id": "t1", "name": "ls", "input": {"p": "."}},
             ]},
             {"role": "user", "content": [
-                {"type": "tool_result", "tool_use_id": "t1", "content": [{"type": "text", "text": "a.rs"}], "is_error": false},
+                {"type": "tool_result", "tool_use_id": "t1", "content": [{"type": "text", "text": "a.rs"}], "is_error": true},
                 {"type": "text", "text": "hello", "cache_control": mark},
             ]},
         ],
@@ -340,6 +340,7 @@ async fn agents_bodies_are_taken_as_they_send_them() {
     assert_eq!(roles, ["system", "user", "assistant", "tool", "user"]);
     assert_eq!(chat.messages[0]["content"], "You are an agent.\n\nRules.");
     assert_eq!(chat.messages[2]["tool_calls"][0]["function"]["arguments"], json!({"p": "."}));
+    assert_eq!(chat.messages[3]["content"], "Error: a.rs");
     assert_eq!((chat.enable_thinking, seen.last().thinking_budget), (Some(true), Some(31999)));
     let body = json!({
         "model": "fake", "instructions": "You are an agent.", "store": false, "include": ["reasoning.encrypted_content"],

@@ -72,6 +72,9 @@ fn conversation(fields: &mut Fields) -> Result<Ask, ApiError> {
         messages.push(json!({"role": "system", "content": texts(fields, "system", system)?}));
     }
     let turns: Vec<Value> = fields.required("messages")?;
+    if let Some(last) = turns.len().checked_sub(1).filter(|last| turns[*last]["role"] == "assistant") {
+        return Err(fields.error(&format!("messages[{last}]"), "an answer that was begun cannot be gone on with"));
+    }
     if turns.is_empty() {
         return Err(fields.error("messages", "empty; at least one is needed"));
     }
@@ -193,12 +196,14 @@ impl Turn {
             }
             ("tool_result", "user") => {
                 let id: String = block.required("tool_use_id")?;
-                let content = match block.take::<Value>("content")? {
+                let mut content = match block.take::<Value>("content")? {
                     Some(content) => texts(&block, "content", content)?,
                     None => String::new(),
                 };
-                // The template has no mark for failures; the text that tells of one is the client's.
-                block.take::<bool>("is_error")?;
+                // The template has no mark for failures.
+                if block.take::<bool>("is_error")? == Some(true) {
+                    content.insert_str(0, "Error: ");
+                }
                 cache_control(&mut block)?;
                 self.results += 1;
                 out.push(json!({"role": "tool", "tool_call_id": id, "content": content}));

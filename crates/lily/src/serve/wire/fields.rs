@@ -4,7 +4,7 @@ use axum::http::StatusCode;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::unique::{self, Refusal};
+use super::unique::{self, MAX_OBJECTS, Refusal};
 use crate::serve::error::ApiError;
 
 /// What a field may be.
@@ -82,6 +82,10 @@ impl Fields {
     pub fn of_body(body: &[u8]) -> Result<Self, ApiError> {
         let value = unique::from_slice(body).map_err(|refusal| match refusal {
             Refusal::Twice(path) => ApiError::field(path, "given twice in one object"),
+            Refusal::Many => ApiError::new(
+                StatusCode::BAD_REQUEST,
+                format!("the body has more than {MAX_OBJECTS} objects: no context holds as many messages"),
+            ),
             Refusal::Syntax { error, at } => {
                 let message = format!("the body is not JSON that can be read: {error}");
                 ApiError { param: at, ..ApiError::new(StatusCode::BAD_REQUEST, message) }

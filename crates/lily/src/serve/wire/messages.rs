@@ -118,6 +118,7 @@ pub fn arguments_object(fields: &Fields, name: &str, value: Value) -> Result<Map
         Ok(Value::Object(arguments)) => Ok(arguments),
         Ok(other) => Err(fields.wrong(name, WORDS, &other)),
         Err(Refusal::Twice(key)) => Err(fields.error(name, format!("{key} is given twice in one object"))),
+        Err(Refusal::Many) => Err(fields.error(name, "too many objects")),
         Err(Refusal::Syntax { error, .. }) => Err(fields.error(name, format!("not {WORDS}: {error}"))),
     }
 }

@@ -58,6 +58,14 @@ pub fn word_of_choice(fields: &Fields, word: &str) -> Result<Choice, ApiError> {
 
 /// Sees that the choice can be kept.
 pub fn choose(fields: &Fields, tools: Vec<Value>, choice: Choice, parallel: bool) -> Result<Tools, ApiError> {
+    let mut names: Vec<&Value> = Vec::with_capacity(tools.len());
+    for (i, tool) in tools.iter().enumerate() {
+        let name = &tool["function"]["name"];
+        if names.contains(&name) {
+            return Err(ApiError::field(format!("tools[{i}]"), format!("there is another tool named {name}")));
+        }
+        names.push(name);
+    }
     let (tools, choice) = match choice {
         // A model that is shown no tools calls none.
         Choice::None => (Vec::new(), ToolChoice::Auto),

@@ -7,11 +7,16 @@ use std::fmt;
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
+/// Most objects of a text. Each costs memory many times its bytes, and no context holds as many messages.
+pub const MAX_OBJECTS: usize = 65_536;
+
 /// Why a text was refused.
 #[derive(Debug)]
 pub enum Refusal {
     /// A key that comes twice, with the way to it, such as `messages[0].role`.
     Twice(String),
+    /// More objects than `MAX_OBJECTS`.
+    Many,
     /// Where and why it is no JSON, or none that can be read: a number too large, or values too deep.
     Syntax {
         /// In words, with line and column.
@@ -30,7 +35,10 @@ pub fn from_slice(json: &[u8]) -> Result<Value, Refusal> {
     let mut reader = serde_json::Deserializer::from_slice(json);
     let read = Node { at: &Place::Top, found: &found }.deserialize(&mut reader);
     read.and_then(|value| reader.end().map(|()| value)).map_err(|error| {
-        let Found { twice, failed } = found.take();
+        let Found { twice, failed, objects } = found.take();
+        if objects > MAX_OBJECTS {
+            return Refusal::Many;
+        }
         if let Some(path) = twice {
             return Refusal::Twice(path);
         }
@@ -56,6 +64,8 @@ struct Found {
     twice: Option<String>,
     /// The way to the value that could not be read.
     failed: Option<String>,
+    /// Objects so far.
+    objects: usize,
 }
 
 /// Where in the text a value stands.
@@ -140,6 +150,10 @@ impl<'de> Visitor<'de> for Node<'_> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
+        self.found.borrow_mut().objects += 1;
+        if self.found.borrow().objects > MAX_OBJECTS {
+            return Err(A::Error::custom("too many objects"));
+        }
         let mut object = Map::new();
         while let Some(key) = entries.next_key::<String>()? {
             let at = Place::Key(self.at, &key);
@@ -193,6 +207,13 @@ mod tests {
                 other => panic!("{text}: {other:?}"),
             }
         }
+    }
+
+    #[test]
+    fn more_objects_than_any_context_holds_are_not_kept() {
+        let many = |count| format!("[{}]", vec!["{}"; count].join(","));
+        assert!(from_slice(many(MAX_OBJECTS).as_bytes()).is_ok());
+        assert!(matches!(from_slice(many(MAX_OBJECTS + 1).as_bytes()), Err(Refusal::Many)));
     }
 
     #[test]
