@@ -28,6 +28,21 @@ def run(a, threads, precision):
     return r["model"], (row["prefill_tps"]["median"], row["decode_tps"]["median"])
 
 
+def record(found, a):
+    """Prints (what, unit, values) with their medians, and makes them rows of the log unless `a.dry`."""
+    load = f"{a.note} load average {os.getloadavg()[0]:.1f}".strip()
+    head = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=ROOT).stdout
+    command = " ".join(["tools/perf/" + pathlib.Path(sys.argv[0]).name] + [x for x in sys.argv[1:] if x != "--dry"])
+    rows = [dict(commit=head.strip(), date=str(datetime.date.today()), machine=machine(), command=command, what=what,
+                 value=round(statistics.median(values), 1), unit=unit, load=load,
+                 spread=[round(min(values), 1), round(max(values), 1)]) for what, unit, values in found]
+    for r in rows:
+        print(f"{r['what']}: {r['value']} {r['unit']} ({r['spread'][0]}–{r['spread'][1]})")
+    if not a.dry:
+        with open(ROOT / "perf/log.jsonl", "a") as f:
+            f.writelines(json.dumps(r, ensure_ascii=False) + "\n" for r in rows)
+
+
 def main():
     p = argparse.ArgumentParser()
     p.add_argument("--lily", default=str(ROOT / "target/release/lily")); p.add_argument("--model")
@@ -44,21 +59,9 @@ def main():
         for precision, threads in settings:
             model, speeds = run(a, threads, precision)
             seen[precision, threads].append(speeds)
-    load = f"{a.note} load average {os.getloadavg()[0]:.1f}".strip()
-    head = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=ROOT).stdout
-    command = "tools/perf/measure.py " + " ".join(x for x in sys.argv[1:] if x != "--dry")
-    rows = []
-    for (precision, threads), runs in seen.items():
-        for name, values in zip((f"prefill of {a.prompt_tokens} tokens", f"decode of {a.tokens} tokens"), zip(*runs)):
-            rows.append(dict(commit=head.strip(), date=str(datetime.date.today()), machine=machine(),
-                             command=command.strip(), what=f"{model}, {name}, {precision}, threads {threads}",
-                             value=round(statistics.median(values), 1), unit="tokens/s", load=load,
-                             spread=[round(min(values), 1), round(max(values), 1)]))
-    for r in rows:
-        print(f"{r['what']}: {r['value']} tokens/s ({r['spread'][0]}–{r['spread'][1]})")
-    if not a.dry:
-        with open(ROOT / "perf/log.jsonl", "a") as f:
-            f.writelines(json.dumps(r, ensure_ascii=False) + "\n" for r in rows)
+    names = (f"prefill of {a.prompt_tokens} tokens", f"decode of {a.tokens} tokens")
+    record([(f"{model}, {name}, {precision}, threads {threads}", "tokens/s", values)
+            for (precision, threads), runs in seen.items() for name, values in zip(names, zip(*runs))], a)
 
 
 if __name__ == "__main__":

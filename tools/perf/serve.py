@@ -8,9 +8,9 @@ usage: serve.py [--lily target/release/lily] [--model MODEL] [--context N] [--pa
 Every round runs all settings once, so that a machine whose speed drifts slows all of them alike. Prompts are random, new
 ones for every request, but for the turn that is to be found cached.
 """
-import argparse, datetime, json, os, pathlib, random, re, statistics, subprocess, sys, threading, time, urllib.request
+import argparse, json, random, re, subprocess, threading, time, urllib.request
 
-from measure import ROOT, machine
+from measure import ROOT, record
 
 
 class Server:
@@ -111,20 +111,10 @@ def main():
         cold.append(new)
         warm.append(again)
     server.stop()
-    load = f"{a.note} load average {os.getloadavg()[0]:.1f}".strip()
-    head = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=ROOT).stdout
-    command = "tools/perf/serve.py " + " ".join(x for x in sys.argv[1:] if x != "--dry")
     found = [(f"{n} answers side by side, all together", "tokens/s", speeds[n]) for n in counts]
     found += [(f"first token of a conversation of {a.history} words", "ms", cold),
               (f"first token of its next turn, with {cached} tokens cached", "ms", warm)]
-    rows = [dict(commit=head.strip(), date=str(datetime.date.today()), machine=machine(), command=command.strip(),
-                 what=f"{server.model}, serve, {name}", value=round(statistics.median(values), 1), unit=unit, load=load,
-                 spread=[round(min(values), 1), round(max(values), 1)]) for name, unit, values in found]
-    for r in rows:
-        print(f"{r['what']}: {r['value']} {r['unit']} ({r['spread'][0]}–{r['spread'][1]})")
-    if not a.dry:
-        with open(ROOT / "perf/log.jsonl", "a") as f:
-            f.writelines(json.dumps(r, ensure_ascii=False) + "\n" for r in rows)
+    record([(f"{server.model}, serve, {name}", unit, values) for name, unit, values in found], a)
 
 
 if __name__ == "__main__":

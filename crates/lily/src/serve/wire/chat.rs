@@ -6,7 +6,7 @@ use lily_engine::request::{ChatPrompt, Prompt};
 use serde_json::{Value, json};
 
 use super::ask::Ask;
-use super::fields::Fields;
+use super::fields::{Fields, Neutral};
 use super::messages::messages;
 use super::sampling::{answers, sampling, stream_options};
 use super::thinking::thinking;
@@ -17,11 +17,8 @@ use crate::serve::error::ApiError;
 /// cache, which finds what it can by itself.
 const NO_OPS: [&str; 5] = ["user", "metadata", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"];
 
-/// A value test.
-type Accepts = fn(&Value) -> bool;
-
 /// Fields of features that are not here: name, what is accepted in words, and the test.
-const NEUTRAL: [(&str, &str, Accepts); 3] = [
+const NEUTRAL: [Neutral; 3] = [
     ("store", "false", |v| *v == false),
     ("service_tier", r#""auto" or "default""#, |v| *v == "auto" || *v == "default"),
     ("modalities", r#"["text"]"#, |v| *v == json!(["text"])),
@@ -66,14 +63,8 @@ impl ChatRequest {
             stream,
             ..Ask::new(Prompt::Chat(chat))
         };
-        for (name, accepted, accepts) in NEUTRAL {
-            if fields.take::<Value>(name)?.is_some_and(|value| !accepts(&value)) {
-                return Err(ApiError::field(name, format!("only {accepted} is supported")).code("unsupported_value"));
-            }
-        }
-        for name in NO_OPS {
-            fields.take::<Value>(name)?;
-        }
+        fields.only(&NEUTRAL)?;
+        fields.without_effect(&NO_OPS)?;
         fields.finish()?;
         Ok(Self { ask, include_usage })
     }

@@ -68,6 +68,9 @@ impl Kind for Value {
     const WORDS: &'static str = "JSON";
 }
 
+/// A field of a feature that is not here: its name, what is accepted in words, and the test.
+pub type Neutral = (&'static str, &'static str, fn(&Value) -> bool);
+
 /// The fields of one JSON object, taken one by one; what is left at the end is unknown.
 pub struct Fields {
     left: Map<String, Value>,
@@ -154,6 +157,27 @@ impl Fields {
     pub fn word(&mut self, name: &str, word: &str) -> Result<(), ApiError> {
         let found: String = self.required(name)?;
         if found == word { Ok(()) } else { Err(self.error(name, format!("only {word} is supported"))) }
+    }
+
+    /// Takes the fields of features that are not here, where they ask for what happens anyway.
+    ///
+    /// # Errors
+    /// One asks for something else.
+    pub fn only(&mut self, rows: &[Neutral]) -> Result<(), ApiError> {
+        for (name, accepted, accepts) in rows {
+            if self.take::<Value>(name)?.is_some_and(|value| !accepts(&value)) {
+                return Err(self.error(name, format!("only {accepted} is supported")).code("unsupported_value"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes fields that may say anything, since nothing follows from them.
+    ///
+    /// # Errors
+    /// None of its own.
+    pub fn without_effect(&mut self, names: &[&str]) -> Result<(), ApiError> {
+        names.iter().try_for_each(|name| self.take::<Value>(name).map(drop))
     }
 
     /// # Errors

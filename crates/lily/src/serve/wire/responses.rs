@@ -5,18 +5,15 @@ use lily_engine::request::{ChatPrompt, Prompt, ResponseFormat};
 use serde_json::{Map, Value, json};
 
 use super::ask::Ask;
-use super::fields::Fields;
+use super::fields::{Fields, Neutral};
 use super::messages::arguments_object;
 use super::thinking::{Thinking, effort};
 use super::tools::{Choice, Tools, choose, schema_of, word_of_choice};
 use crate::flags::SamplingFlags;
 use crate::serve::error::ApiError;
 
-/// A value test.
-type Accepts = fn(&Value) -> bool;
-
 /// Fields of features that are not here, and fields about them: name, what is accepted in words, and the test.
-const NEUTRAL: [(&str, &str, Accepts); 8] = [
+const NEUTRAL: [Neutral; 8] = [
     ("store", "false", |v| *v == false),
     ("background", "false", |v| *v == false),
     ("truncation", r#""disabled""#, |v| *v == "disabled"),
@@ -97,14 +94,8 @@ impl ResponsesRequest {
             stream: fields.take("stream")?.unwrap_or(false),
             ..Ask::new(Prompt::Chat(chat))
         };
-        for (name, accepted, accepts) in NEUTRAL {
-            if fields.take::<Value>(name)?.is_some_and(|value| !accepts(&value)) {
-                return Err(ApiError::field(name, format!("only {accepted} is supported")).code("unsupported_value"));
-            }
-        }
-        for name in NO_OPS {
-            fields.take::<Value>(name)?;
-        }
+        fields.only(&NEUTRAL)?;
+        fields.without_effect(&NO_OPS)?;
         fields.finish()?;
         Ok(Self { ask, repeated })
     }
