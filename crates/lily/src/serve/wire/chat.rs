@@ -3,7 +3,7 @@
 //! `NO_OPS`, and refuses the rest. `null` is the same as absent, as OpenAI has it.
 
 use lily_engine::request::{ChatPrompt, Prompt};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::ask::Ask;
 use super::fields::{Fields, Neutral};
