@@ -183,7 +183,7 @@ impl Engine {
         self.preparer.codec()
     }
 
-    /// Turns requests into what `generate_prepared` takes, on any thread.
+    /// Turns requests into what `begin` takes, on any thread.
     pub fn preparer(&self) -> Arc<Preparer> {
         Arc::clone(&self.preparer)
     }
