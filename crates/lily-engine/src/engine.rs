@@ -108,6 +108,8 @@ pub struct Engine {
     defaults: SamplingParams,
     info: ModelInfo,
     batch: Batch,
+    /// Requests that ran by themselves.
+    alone: u64,
     /// Requests that could not be taken up, and why.
     refused: Vec<(RequestId, EngineError)>,
     /// Kept for `changed`: its mappings are what the device reads.
@@ -160,7 +162,17 @@ impl Engine {
         let rows = runtime.stepper.model().config.vocab_size;
         let preparer = Preparer::new(Arc::new(codec), limits.context_length, limits.vocab_limit, rows);
         let preparer = preparer.ending_at(&limits.stop_ids).into();
-        Ok(Self { runtime, preparer, limits, defaults, info, batch: Batch::default(), refused: Vec::new(), checkpoint })
+        Ok(Self {
+            runtime,
+            preparer,
+            limits,
+            defaults,
+            info,
+            batch: Batch::default(),
+            alone: 0,
+            refused: Vec::new(),
+            checkpoint,
+        })
     }
 
     /// What was opened.
@@ -200,7 +212,9 @@ impl Engine {
     ) -> Result<Completion, EngineError> {
         assert_eq!(self.running(), 0, "requests that run side by side are driven by `step`");
         let prepared = self.preparer.prepare(request.clone())?;
-        self.begin(RequestId(0), prepared, cancel.clone());
+        // A name of its own: what is still being found for the one before must not count for this one.
+        self.alone += 1;
+        self.begin(RequestId(self.alone), prepared, cancel.clone());
         loop {
             let mut done = None;
             self.step(&mut |_, update| match update {

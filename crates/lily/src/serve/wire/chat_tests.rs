@@ -373,3 +373,19 @@ fn what_json_can_say_but_no_field_can_hold_is_refused_by_name() {
     let error = parse(&with("logit_bias", json!({"5": 1e39}))).unwrap_err();
     assert!(!error.message.contains("inf"), "{}", error.message);
 }
+
+#[test]
+fn what_contradicts_itself_is_refused_and_hints_for_caches_are_taken() {
+    let tool = json!({"type": "function", "function": {"name": "f"}});
+    let error = parse(&with("tools", json!([tool, tool]))).unwrap_err();
+    assert_eq!((error.status, error.param.as_deref()), (StatusCode::BAD_REQUEST, Some("tools[1]")));
+    let thoughts = |other: &str| json!([{"role": "assistant", "reasoning_content": "a", "reasoning": other}]);
+    let error = messages(thoughts("b")).unwrap_err();
+    assert_eq!(error.param.as_deref(), Some("messages[0].reasoning"));
+    assert!(messages(thoughts("a")).is_ok());
+    assert!(parse(&with("prompt_cache_key", json!("k"))).is_ok());
+    let begun =
+        json!({"max_tokens": 5, "messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]});
+    let error = crate::serve::wire::MessagesRequest::parse(begun.to_string().as_bytes()).unwrap_err();
+    assert_eq!(error.param.as_deref(), Some("messages[1]"));
+}
